@@ -1,0 +1,1 @@
+"""What a valid operand is: one table of operators, statistics, the guard."""

@@ -1,0 +1,1 @@
+"""The only part that imports IPython, ipykernel and ipywidgets."""

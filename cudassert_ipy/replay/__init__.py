@@ -1,0 +1,1 @@
+"""Run a failed cell again in a forked child, on the CPU, without touching this process."""
