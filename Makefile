@@ -1,0 +1,27 @@
+# Everything goes through these targets; CI runs `make test`. Needs Python 3.11 or newer (with its
+# venv module) and make; PYTHON=/path/to/python chooses another interpreter. No GPU needed.
+.PHONY: help demo test lab env colab-env clean
+
+help:
+	@echo "make demo   run the tour notebook headless and print what a user sees"
+	@echo "make lab    open the tour in JupyterLab"
+	@echo "make test   run every check: linters, types, tests, notebooks, browser, old versions"
+	@echo "make clean  remove what the targets above made"
+
+demo: env
+	@.venv/bin/python scripts/demo.py
+
+lab: env
+	@sh scripts/lab
+
+test: env colab-env
+	@sh scripts/test
+
+env:
+	@sh scripts/make-env
+
+colab-env: env
+	@sh scripts/make-colab-env
+
+clean:
+	rm -rf .venv .venv-colab build tests/screenshots
