@@ -8,8 +8,513 @@ from __future__ import annotations
 
 # --- shared vocabulary ---------------------------------------------------------------------------
 
-CONTEXT_DEAD = "This kernel's CUDA context is dead: every later CUDA call fails until the kernel restarts."
+CONTEXT_DEAD = (
+    "This kernel's CUDA context is dead: every later CUDA call fails until the kernel restarts."
+)
 CONTEXT_ALIVE = "The CUDA context is alive; no restart is needed."
 LOST = "Every tensor on the GPU is lost."
 KEPT = "All CPU variables are still here."
 SIMULATED = "simulated device: teaching and test double, not evidence about a GPU"
+
+
+def cell(execution_count: int | None) -> str:
+    """Return how a cell is called: by its prompt number."""
+    return "an earlier cell" if execution_count is None else f"cell [{execution_count}]"
+
+
+DEAD_TENSOR = "<{tensor}, lost: context dead since {cell}>"
+
+# --- notebook: hooks ------------------------------------------------------------------------------
+
+HOOK_FAILED = (
+    "cudassert_ipy could not do its work here ({hook}: {error}); your cell is not affected."
+)
+
+# --- notebook: magics -----------------------------------------------------------------------------
+
+HELP_NO_GUARD = "Do not check operands before each launch; the cell runs at full speed and may die."
+HELP_NO_CHECKPOINT = "Do not keep the state from before the cell for a replay."
+HELP_NO_REPLAY = "Do not replay by itself when the cell dies."
+HELP_BUDGET = "Host memory for copies of floating-point CUDA tensors (e.g. 256MB)."
+HELP_TIMEOUT = "Time limit of the replay, in seconds."
+HELP_STATS = "After the cell, show all tensors that were checked, with their ranges."
+HELP_COMMAND = "What to do: status (default), replay, restart, report, guard, simulator, off."
+HELP_VALUE = "on or off, for guard and simulator."
+HELP_JSON = "With report: print the diagnosis as JSON and nothing else."
+CELL_USAGE = (
+    "usage: %%cuda_debug [--no-guard] [--no-checkpoint] [--no-replay] [--budget SIZE] "
+    "[--timeout S] [--stats]"
+)
+LINE_USAGE = (
+    "usage: %cuda_debug [status | replay | restart | report [--json] | guard on|off | "
+    "simulator on|off | off]"
+)
+BAD_SIZE = "{text!r} is not a size; write for example 256MB or 1.5GB"
+NO_VALUE = "%cuda_debug {command} takes no value"
+NEEDS_VALUE = "%cuda_debug {command} needs one of: {accepted}"
+NO_TORCH = "torch cannot be imported here ({error}); %%cuda_debug needs it. The cell runs as it is."
+NO_TORCH_LINE = "torch cannot be imported here ({error})."
+NO_DEVICE = (
+    "There is no CUDA device here and the simulator is off, so the CUDA checks have nothing to do; "
+    "operands of CPU tensors are checked all the same. To try this tool: %cuda_debug simulator on"
+)
+NOTHING_TO_REPLAY = "There is nothing to replay: no cell has failed of a CUDA error yet."
+NOTHING_TO_REPORT = "There is no diagnosis yet: no cell has failed of a CUDA error."
+GUARD_ON = "The guard is on: operands are checked before each launch, in every cell from now on."
+GUARD_OFF = "The guard is off."
+SIMULATOR_ON = (
+    "The simulator is on: torch.cuda is a simulated device on the CPU, for teaching and trying out. "
+    "It is not evidence about a GPU."
+)
+SIMULATOR_OFF = "The simulator is off."
+SIMULATOR_REAL_GPU = "A real CUDA device is in use in this process; the simulator stays off."
+TURNED_OFF = "cudassert_ipy is off. %reload_ext cudassert_ipy turns it on again."
+CHECKPOINT_REFUSED = "No checkpoint was made ({reason}); the cell runs without one."
+CANNOT_FORK = "this system cannot fork"
+CAPTURE_FAILED = (
+    "cudassert_ipy cannot read what CUDA prints ({error}); errors are explained without it."
+)
+CHECKED_GOOD = "%%cuda_debug: {count} operands checked, all valid."
+DISABLED = "cudassert_ipy is turned off by CUDASSERT_DISABLE=1."
+
+# --- notebook: status -----------------------------------------------------------------------------
+
+STATUS_NO_TORCH = "torch is not imported yet; nothing to watch."
+STATUS_DEAD = (
+    "CUDA context: DEAD since {cell}. Every CUDA call fails until the kernel restarts; "
+    "%cuda_debug restart does that."
+)
+STATUS_SIMULATED = "simulated device"
+STATUS_REAL = "device"
+STATUS_UNUSED = "CUDA context: none yet ({device} not used so far)."
+STATUS_ALIVE = "CUDA context: alive ({device})."
+STATUS_LAST = "Last diagnosis: {line}"
+STATUS_BLOCKING = (
+    "CUDA_LAUNCH_BLOCKING=1: launches are blocking, which is slow; restart to leave it."
+)
+STATUS_FENCE = "Fence: on (%config CudaDebug.fence = False turns it off)."
+STATUS_NO_FENCE = "Fence: off."
+STATUS_COPIES = "Copies of small integer tensors: on (%config CudaDebug.copies = False)."
+STATUS_NO_COPIES = "Copies of small integer tensors: off."
+STATUS_FILE = "Captured text: {path}"
+STATUS_HEAD = "hook                      calls    mean ms  faults  off switch"
+STATUS_HOOK = "{name:<24} {calls:>6} {mean:>10.3f} {faults:>7}  {switch}"
+
+# --- notebook: captured text ----------------------------------------------------------------------
+
+MORE_LINES = "… and {count} more lines like these"
+
+# --- report --------------------------------------------------------------------------------------
+# Back-quoted words and `{name:code}` fields are set as code by every renderer (report/phrase.py).
+
+KIND_TITLES = {
+    "device_assert": "device-side assert",
+    "illegal_memory_access": "illegal memory access",
+    "misaligned_address": "misaligned address",
+    "illegal_instruction": "illegal instruction",
+    "launch_failure": "unspecified launch failure",
+    "launch_timeout": "kernel ran into the time limit of the GPU",
+    "hardware_error": "GPU hardware error",
+    "ecc_error": "uncorrectable memory (ECC) error",
+    "library_error": "error from a CUDA library",
+    "out_of_memory": "out of GPU memory",
+    "no_kernel_image": "no kernel for this GPU in this build",
+    "out_of_resources": "kernel launch needs more resources than the GPU has",
+    "fork_after_init": "CUDA used in a forked process",
+    "cuda_error": "CUDA error",
+    "not_cuda": "no CUDA error",
+}
+KIND_EXPLANATIONS = {
+    "device_assert": "The GPU checked a value and it was not allowed (a device-side assert).",
+    "illegal_memory_access": "A GPU kernel read or wrote memory that is not its own. Often an index "
+    "out of range in an operation without a check, or custom CUDA code.",
+    "misaligned_address": "A GPU kernel used an address that does not fit its data type.",
+    "illegal_instruction": "The GPU met an instruction that it cannot run.",
+    "launch_failure": "A GPU kernel crashed; CUDA does not say how.",
+    "launch_timeout": "A GPU kernel ran longer than the driver of a display GPU allows.",
+    "hardware_error": "The GPU reported a hardware fault.",
+    "ecc_error": "The GPU found a memory error that it cannot correct. This is hardware, not your code.",
+    "library_error": "A CUDA library (cuBLAS, cuDNN, NCCL …) failed. It may be a late echo of an "
+    "earlier error.",
+    "out_of_memory": "The GPU had no room for this allocation. Free tensors or make the batch smaller.",
+    "no_kernel_image": "This build of PyTorch has no code for this GPU.",
+    "out_of_resources": "The kernel asked for more threads, registers or shared memory than exist.",
+    "fork_after_init": "CUDA was already in use when this process was forked. Start workers with `spawn`.",
+    "cuda_error": "CUDA reported an error.",
+    "not_cuda": "There is no CUDA error in this text.",
+}
+ASSERT_UNKNOWN = "Not in the catalogue; shown as CUDA printed it."
+ASSERT_NOT_SEEN = "The text of the assertion was not captured, so which check failed is not known."
+ASSERT_THREADS = "{count} GPU threads hit it{first}"
+ASSERT_ONE_THREAD = "1 GPU thread hit it{first}"
+ASSERT_FIRST = "; the first: block {block}, thread {thread}"
+
+ONE_LINE_TITLE = "CUDA: {title}{what}."
+FAILURE_TITLE = "CUDA: {title}"
+ONE_LINE_IN = " in {operations}"
+ONE_LINE_SIMULATED = "simulated device"
+ONE_LINE_DEAD = "This kernel's CUDA context is dead."
+ONE_LINE_PLACE = "The line below is only where Python noticed; details under the traceback."
+ONE_LINE_BLOCKING = (
+    "Launches were blocking, so the line below is the one. Details under the traceback."
+)
+ONE_LINE_DETAILS = "Details under the traceback."
+ONE_LINE_GUARD = "Stopped before the launch: the CUDA context is alive."
+INNOCENT = (
+    "This kernel's CUDA context is dead since cell [{cell}]; nothing is wrong with this cell."
+)
+INNOCENT_UNKNOWN = (
+    "This kernel's CUDA context was dead before this cell; nothing is wrong with this cell."
+)
+INNOCENT_NEXT = "To go on, restart the kernel: `%cuda_debug restart`."
+
+NOTICED_ASYNC = (
+    "Only where Python noticed. The GPU works behind Python's back (asynchronous launches): the "
+    "cause is at this line or before it."
+)
+NOTICED_BLOCKING = "Launches were blocking, so this is the line that launched the failing kernel."
+CONTEXT_UNKNOWN = "Whether the CUDA context is dead cannot be told from this text."
+CONTEXT_GUARD = "Stopped before the launch, so the CUDA context is alive; no restart is needed."
+CONTEXT_RESTARTED = "The kernel was restarted and its CUDA context is alive."
+CONTEXT_DEAD_LOG = "The CUDA context of that process is dead: it has to be started again."
+CONTEXT_ALIVE_LOG = "The CUDA context of that process survives this; no restart is needed for it."
+IN_CHILD = "It happened in a child process (a DataLoader worker, for example)."
+NO_CUDA_IN_TEXT = "No CUDA error found in this text."
+
+FINDING_TITLE = (
+    "{count} of {total} {values} in {name:code} {verb} out of range for {operation:code}"
+)
+FINDING_TITLE_PLAIN = "{name:code} is out of range for {operation:code}"
+ALLOWED = "{low} to {high}, both included"
+ALLOWED_FROM = "{low} or more"
+ALLOWED_TO = "{high} or less"
+ALLOWED_NOTHING = "nothing: there is no valid value, the dimension has size 0"
+ALLOWED_SPECIAL = "; also {values}"
+BAD_AT = "{value} at {positions}"
+AND_MORE = "and {count} more"
+NAN_COUNT = "{count} NaN"
+CERTAIN = "Certain: no lost value took part in it."
+CERTAIN_GUARD = "Certain: these are the values that were about to go to the GPU."
+NOT_CERTAIN = (
+    "Not certain: values that lived only on the GPU are lost and were replaced by zeros, and this "
+    "finding depends on them."
+)
+VALUES_HIDDEN = "hidden (`show_values = False`)"
+
+REPLAY_TITLES = {
+    "raised": "The replay raised, but not because of an operand",
+    "clean": "The replay found nothing wrong",
+    "inconclusive": "The replay cannot tell",
+    "crashed": "The replay process crashed",
+    "timed_out": "The replay ran out of time",
+    "cancelled": "The replay was cancelled",
+}
+REPLAY_TEXTS = {
+    "raised": "On the CPU the cell stops with the error below. It may be the same mistake.",
+    "clean": "Ruled out: an index, label or target out of range in the operations that are checked, "
+    "with the values of this run. Not ruled out: overflow in half precision, custom CUDA code, a "
+    "race between kernels, hardware.",
+    "inconclusive": "It did not find the cause, and it does not rule one out: it had to go on with "
+    "made-up values.",
+    "crashed": "This says nothing about your code. The kernel itself is untouched.",
+    "timed_out": "It was stopped after {seconds} s without an answer. The kernel itself is untouched.",
+    "cancelled": "Nothing was changed.",
+}
+REPLAY_RERUN_CLEAN = "The cell ran through in the restarted kernel."
+SUBSTITUTED = (
+    "{count} {tensors} lived only on the GPU and {verb} lost with it; zeros stood in for {them}."
+)
+REPLAY_STATES = {
+    "checkpoint": "the state from before the cell",
+    "after_failure": "the state that the failed cell left",
+    "rerun": "a fresh run of the set-up cells",
+    "guard": "a check before the launch",
+}
+REPLAY_WHERE = {"cpu": "on the CPU", "gpu": "on the GPU, blocking launches"}
+REPLAY_HOW = "Replayed {where} in {seconds} s, from {state}."
+
+NEXT_FIX_ALIVE = "Fix {line}, then run the cell again."
+NEXT_FIX_DEAD = "Fix {line}, restart the kernel (`%cuda_debug restart`), then run the cell again."
+NEXT_REPLAY = (
+    "**Replay on CPU** (`%cuda_debug replay`): names the line and the values, in a copy of this "
+    "kernel. What the cell does to files or network happens again."
+)
+NEXT_RESTART_AND_REPLAY = (
+    "**Restart and replay** (`%cuda_debug restart`): a fresh kernel, the set-up cells again, then this "
+    "cell, checked. Shows first what is lost."
+)
+NEXT_RESTART = "**Restart** (`%cuda_debug restart`): a fresh kernel; the GPU works again."
+NEXT_MANUAL_RESTART = "Restart the kernel; until then no CUDA call works."
+NEXT_BEFORE = "Put `%%cuda_debug` on top of the cell: it is then checked before the GPU runs it."
+
+LABELS = {
+    "what": "What happened",
+    "assertion": "Assertion",
+    "must_hold": "Must hold",
+    "noticed": "Noticed at",
+    "context": "CUDA context",
+    "lost": "Lost",
+    "kept": "Not lost",
+    "next": "Next",
+    "operand": "Tensor",
+    "allowed": "Allowed",
+    "bad": "Out of range",
+    "rows": "Batch rows",
+    "range": "Range",
+    "hint": "Hint",
+    "certainty": "How sure",
+    "replay": "Replay",
+    "exception": "Error",
+    "cpu_torch": "CPU torch",
+    "note": "Note",
+    "message": "Message",
+    "advice": "Advice",
+    "values": "Values printed",
+    "operations": "Operation",
+    "checked": "Checked",
+    "threads": "Seen by",
+    "frames": "Called from",
+    "versions": "Versions",
+    "positions": "Positions",
+}
+DETAILS_ASSERTION = "The CUDA error itself"
+DETAILS_POSITIONS = "The first {count} of {total} positions"
+DETAILS_ALL_POSITIONS = "All {count} positions"
+DETAILS_FRAMES = "How the cell got there"
+DETAILS_VERSIONS = "Versions"
+DETAILS_TENSORS = "Tensors that the cell used as index, target or probability ({count})"
+MORE_ASSERTIONS = "{count} more assertions"
+TENSORS_HEAD = (
+    "tensor",
+    "role",
+    "operation",
+    "shape",
+    "type",
+    "min",
+    "max",
+    "allowed",
+    "bad",
+    "line",
+)
+TENSORS_NONE = "No tensor matches."
+TENSORS_MORE = "{count} more not shown"
+SUBSTITUTE_MARK = "zeros (lost)"
+MARKDOWN_TITLE = "CUDA error report"
+REPORT_FOOTER = "made by cudassert_ipy"
+
+# --- restart -------------------------------------------------------------------------------------
+
+HANDOFF_IGNORED = "What was saved before the restart is ignored: {reason}."
+HANDOFF_MISSING = "the file is missing"
+HANDOFF_UNREADABLE = "the file cannot be read ({error})"
+HANDOFF_NOT_WRITTEN = "what the restart needs cannot be saved ({error})"
+HANDOFF_NO_DIRECTORY = "the Jupyter runtime directory cannot be opened ({error})"
+HANDOFF_SHARED_DIRECTORY = "other users can write to the Jupyter runtime directory"
+HANDOFF_NOT_A_FILE = "it is not a regular file"
+HANDOFF_NOT_OURS = "other users own it or can read it"
+HANDOFF_TOO_LARGE = "it is too large"
+HANDOFF_TOO_OLD = "it is too old"
+HANDOFF_DAMAGED = "it is damaged"
+HANDOFF_OTHER_VERSION = "it is from another version of this package"
+HANDOFF_OTHER_PROCESS = "it belongs to another process"
+HANDOFF_CELL_TOO_LONG = "{cell} is too long to be carried over a restart"
+
+RESTART_FAILED = "The kernel could not be restarted in place and goes on as it was: {reason}."
+RESTART_REFUSED_PLATFORM = "this operating system cannot replace a running process"
+RESTART_REFUSED_KERNEL = "this kernel ({kernel}) is not ipykernel's own"
+RESTART_REFUSED_COMMAND = "the kernel was started in an unknown way"
+RESTART_REFUSED_INTERFACE = "this ipykernel lacks {name}"
+RESTART_REFUSED_SHELL = "this shell ({shell}) is not a plain IPython terminal"
+RESTART_REFUSED_SCRIPT = "IPython was started with a script or a command, which would run again"
+RESTART_REFUSED_THREAD = "a restart has to come from the main thread"
+
+RESUME_CELL = "Running {cell} again"
+RESUME_REPLAY = "Replaying {cell}"
+RESUME_DONE = "Set-up done: {count} {cells} ran again."
+RESUME_NOTHING = "Restarted."
+RESUME_FAILED = "Stopped: {cell} failed this time. {left} after it did not run."
+RESUME_FAILED_LAST = "Stopped: {cell} failed this time."
+RESUME_CANCELLED = "Cancelled after {done} of {total} {cells}."
+RESUME_BROKEN = "The restart worked, what was to follow did not: {error}."
+RESUME_NO_DIRECTORY = "The working directory {path} is gone."
+
+STEPS_INTRO = "A restart in place is not possible here: {reason}. Restart by hand:"
+STEPS = {
+    "jupyterlab": (
+        "Kernel menu: **Restart Kernel…**",
+        "Run `%env CUDA_LAUNCH_BLOCKING=1`, then `%load_ext cudassert_ipy`, before anything uses CUDA",
+    ),
+    "vscode": (
+        "Notebook toolbar: **Restart**",
+        "Run `%env CUDA_LAUNCH_BLOCKING=1`, then `%load_ext cudassert_ipy`, before anything uses CUDA",
+    ),
+    "colab": (
+        "Runtime menu: **Restart session**",
+        "Run `%env CUDA_LAUNCH_BLOCKING=1`, then `%load_ext cudassert_ipy`, before anything uses CUDA",
+    ),
+    "terminal": (
+        "Leave IPython with `exit`",
+        "Start it again: `CUDA_LAUNCH_BLOCKING=1 ipython --ext cudassert_ipy`",
+    ),
+    "other": (
+        "Restart the kernel",
+        "Run `%env CUDA_LAUNCH_BLOCKING=1`, then `%load_ext cudassert_ipy`, before anything uses CUDA",
+    ),
+}
+STEPS_PENDING = (
+    "Run `%cuda_debug restart`: the recorded cells run again and the failing cell is replayed"
+)
+STEPS_BY_HAND = "Run the cells before the failing one, then the failing one under `%%cuda_debug`"
+
+# --- panel ---------------------------------------------------------------------------------------
+
+BUTTON_REPLAY = "Replay on CPU"
+BUTTON_RESTART_AND_REPLAY = "Restart and replay"
+BUTTON_RESTART = "Restart"
+BUTTON_REPORT = "Report"
+BUTTON_REPORT_HIDE = "Hide report"
+BUTTON_CANCEL = "Cancel"
+BUTTON_CONFIRM = "Restart now"
+BUTTON_BACK = "Back"
+BUTTON_PLAIN = "Restart without blocking launches"
+TOOLTIP_REPLAY = (
+    "Runs the cell once more in a copy of this kernel, on the CPU. What the cell does to files or "
+    "network happens again."
+)
+TOOLTIP_RESTART_AND_REPLAY = "Shows first what runs again and what is lost."
+TOOLTIP_RESTART = "Shows first what runs again and what is lost."
+TOOLTIP_REPORT = (
+    "A text to copy into an issue. Look through it first: it has your source lines and values."
+)
+REPORT_PREVIEW = (
+    "Read it before you paste it anywhere: it contains your source lines and tensor values."
+)
+BLOCKING_BADGE = (
+    "Blocking launches are on (`CUDA_LAUNCH_BLOCKING=1`): exact error lines, slow GPU work."
+)
+PLAN_TITLE = "Restart this kernel"
+PLAN_RUNS = "Runs again, in this order. Untick what is not needed:"
+PLAN_RUNS_NONE = "No cell will run again."
+PLAN_LOST = "Lost with the restart:"
+PLAN_LOST_GPU = "every tensor on the GPU (already unreadable)"
+PLAN_LOST_VARIABLE = "{name:code} ({type}, {size})"
+PLAN_LOST_CHILD = "child process {name:code} ends"
+PLAN_MORE = "{count} more variables"
+PLAN_LONG = "long"
+PLAN_SHELL_ONLY = "shell only, skipped unless ticked"
+PLAN_SECONDS = "{seconds} s"
+PLAN_TOTAL = "{count} of {total} cells, about {seconds} s"
+FILTER_ROLE = "Role"
+FILTER_ALL = "all"
+FILTER_BAD = "only out of range"
+WIDGET_TEXT = "cudassert_ipy panel (buttons need a running notebook front end)"
+
+# --- checks: hints and the text of OperandError -------------------------------------------------
+
+HINT_EMPTY = "The indexed dimension has size 0: there is nothing that an index could select."
+HINT_LABELS_FROM_ONE = (
+    "The labels run from 1 to {classes}; classes are counted from 0. Subtract 1 from the labels."
+)
+HINT_OFF_BY_ONE = {
+    "embedding": "Off by one: with {size} rows the last id is {size} - 1. Make the table {needed} "
+    "rows long, or count ids from 0.",
+    "target": "Off by one: with {size} classes the last label is {size} - 1. Give the model "
+    "{needed} outputs, or count labels from 0.",
+    "index": "Off by one: with size {size} the last index is {size} - 1.",
+    "gather": "Off by one: with size {size} the last index is {size} - 1.",
+}
+HINT_MINUS_ONE_LABEL = (
+    "-1 is not ignored here: ignore_index is {ignore_index}. Pass ignore_index=-1, or mark such "
+    "labels with {ignore_index}."
+)
+HINT_NEGATIVE = {
+    "embedding": "Negative ids are not allowed in an embedding. Look for a padding or "
+    "unknown-word marker.",
+    "target": "Negative labels are not allowed, except ignore_index.",
+    "index": "Negative indices count from the end, down to {low}.",
+    "gather": "Negative indices are not allowed here.",
+}
+HINT_TOO_LARGE = {
+    "embedding": "The table has {size} rows; the largest id needs {needed}. Compare num_embeddings "
+    "with the size of the vocabulary, added tokens included.",
+    "target": "The logits have {size} classes; the largest label needs {needed}. Compare the "
+    "model's number of outputs with the number of classes.",
+    "index": "The indexed dimension has size {size}.",
+    "gather": "The indexed dimension has size {size}.",
+}
+OPERAND_HEADLINE = "{operation}: {count} of {total} values of {what} are outside {valid}."
+OPERAND_HEADLINE_ONE = "{operation}: 1 of {total} values of {what} is outside {valid}."
+OPERAND_VALID = "{low} to {high}"
+OPERAND_VALID_SPECIAL = "{low} to {high} (or {special})"
+OPERAND_VALUES = "  {value} at {position}"
+OPERAND_MORE = "  ... and {count} more"
+OPERAND_TENSOR = "  operand {operand}: shape {shape}, {dtype}, values from {minimum} to {maximum}"
+OPERAND_WHERE = "  where   line {line}: {source}"
+OPERAND_HINT = "  hint    {hint}"
+OPERAND_SUBSTITUTE = "  note    these values are partly substitutes: the real ones were lost."
+
+# --- decode --------------------------------------------------------------------------------------
+
+ADVICE_CHECK = "Check the values of {operand}: {requirement}."
+ADVICE_CAUSES = "Typical causes, most frequent first: {causes}."
+ADVICE_ON_CPU = "Run the same step on the CPU: most bad indices, labels and probabilities raise a clear error there."
+ADVICE_RESTART = (
+    "Restart the kernel (or the process). Nothing else revives a dead CUDA context: empty_cache(), del "
+    "and gc.collect() cannot."
+)
+ADVICE_EXACT_LINE = {
+    "cuda": (
+        "The traceback shows where Python noticed, not where it happened. For the exact line, set "
+        "CUDA_LAUNCH_BLOCKING=1 in the environment after the restart and before anything uses CUDA."
+    ),
+    "hip": (
+        "The traceback shows where Python noticed, not where it happened. For the exact line, set "
+        "AMD_SERIALIZE_KERNEL=3 in the environment after the restart and before anything uses the GPU."
+    ),
+    "xpu": "The traceback shows where Python noticed, not where it happened.",
+}
+ADVICE_DSA = (
+    "Ignore the line about TORCH_USE_CUDA_DSA: it is a compile-time switch; as an environment variable it "
+    "does nothing."
+)
+ADVICE_CHILD = "It happened in a child process; the CUDA context of this process is not affected."
+ADVICE_BY_KIND = {
+    "illegal_memory_access": (
+        "A kernel read or wrote outside its memory; CUDA prints no assertion for that. Suspects: bad "
+        "indices in operations without a check (ctc_loss, sparse tensors), custom kernels, a bug in a library. "
+        "compute-sanitizer names the kernel."
+    ),
+    "misaligned_address": "A kernel used a misaligned address: a bug in a kernel or a broken pointer, rarely data.",
+    "illegal_instruction": "A kernel was broken or built for another GPU: suspect custom kernels and the driver.",
+    "launch_failure": (
+        "A kernel crashed without saying why. On AMD GPUs this may be a device-side assert; else suspect custom "
+        "kernels, memory errors and the driver. compute-sanitizer names the kernel."
+    ),
+    "launch_timeout": (
+        "A kernel ran longer than the operating system allows on a GPU that also drives a display: use smaller "
+        "batches or another GPU."
+    ),
+    "hardware_error": "Suspect the GPU, its link or its driver: look at `dmesg` (Xid) and `nvidia-smi -q`.",
+    "ecc_error": "The GPU's memory failed: look at `nvidia-smi -q -d ECC` and try another GPU.",
+    "library_error": (
+        "This text alone cannot tell: it may follow a device-side assert, or a shortage of memory. Look for a "
+        "line with 'Assertion' earlier on stderr. If torch.cuda.synchronize() raises too, restart; else the context "
+        "is alive."
+    ),
+    "out_of_memory": (
+        "No restart is needed: free tensors that you do not need (an exception's traceback keeps its tensors "
+        "alive), or use a smaller batch."
+    ),
+    "no_kernel_image": (
+        "No restart is needed: this build of PyTorch or of an extension has no code for this GPU. Install one that "
+        "has; compare torch.cuda.get_arch_list() with torch.cuda.get_device_capability()."
+    ),
+    "out_of_resources": (
+        "No restart is needed: a kernel asks for more threads, registers or shared memory than this GPU has. Use "
+        "smaller blocks."
+    ),
+    "fork_after_init": (
+        "No restart is needed: CUDA was used before a fork. Start the workers with the 'spawn' method, or do not "
+        "touch CUDA in them."
+    ),
+}

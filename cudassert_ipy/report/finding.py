@@ -1,0 +1,163 @@
+"""What a finding says: title, rows and what unfolds."""
+
+from __future__ import annotations
+
+from cudassert_ipy import messages
+from cudassert_ipy.model import MAX_POSITIONS, Diagnosis, Finding
+from cudassert_ipy.report import numbers
+from cudassert_ipy.report.clean import clean_line
+from cudassert_ipy.report.parts import Detail, Row, row
+from cudassert_ipy.report.phrase import Phrase, code, join, phrase, plain
+from cudassert_ipy.report.picture import picture, text_bar
+
+_SHOWN_POSITIONS = 4
+_SHOWN_ROWS = 12
+
+
+def finding_title(finding: Finding) -> Phrase:
+    """Return the headline, e.g. ``3 of 512 values in ids are out of range for embedding``."""
+    name, operation = code(operand_name(finding)), code(short_operation(finding.operation))
+    if finding.bad_count < 1:
+        return phrase(messages.FINDING_TITLE_PLAIN, name=name, operation=operation)
+    total = max(numbers.size(finding), finding.bad_count)
+    return phrase(
+        messages.FINDING_TITLE,
+        count=numbers.count(finding.bad_count),
+        total=numbers.count(total),
+        values="value" if total == 1 else "values",
+        verb="is" if finding.bad_count == 1 else "are",
+        name=name,
+        operation=operation,
+    )
+
+
+def operand_name(finding: Finding) -> str:
+    """Return what the user wrote for the operand, else the operation's own name for it."""
+    return clean_line(finding.expression or finding.operand or "operand", 60)
+
+
+def short_operation(operation: str) -> str:
+    """Return the last part of a dotted name; ``x[index]`` and the like stay as they are."""
+    name = clean_line(operation, 80)
+    dotted = name.replace(".", "").replace("_", "").isalnum()
+    return name.rpartition(".")[2] if dotted else name
+
+
+def finding_rows(diagnosis: Diagnosis) -> list[Row]:
+    """Return the facts of the finding of ``diagnosis``, the most telling first."""
+    finding, replay = diagnosis.finding, diagnosis.replay
+    if finding is None:
+        return []
+    rows = [row("operand", _operand(finding))]
+    limits = numbers.allowed(finding)
+    if limits:
+        rows.append(row("allowed", plain(limits)))
+    elif finding.requirement:
+        rows.append(row("allowed", plain(finding.requirement)))
+    drawing = picture(finding)
+    if drawing is not None:
+        rows.append(row("range", plain(text_bar(drawing)), drawing))
+    offenders = _offenders(finding, _SHOWN_POSITIONS)
+    if offenders:
+        rows.append(row("bad", offenders))
+    # A vector's batch rows are its positions; saying them twice helps nobody.
+    if finding.batch_rows and len(finding.shape) > 1:
+        rows.append(row("rows", plain(_batch_rows(finding))))
+    if finding.hint:
+        rows.append(row("hint", plain(finding.hint)))
+    if replay is not None and replay.exception:
+        rows.append(row("cpu_torch", code(clean_line(replay.exception, 300))))
+    rows.append(row("certainty", _certainty(diagnosis, finding)))
+    return rows
+
+
+def finding_details(finding: Finding) -> list[Detail]:
+    """Return what unfolds: more positions, and the calls from the cell inwards."""
+    details = []
+    known = min(len(finding.bad_positions), MAX_POSITIONS)
+    if known > _SHOWN_POSITIONS:
+        template = messages.DETAILS_POSITIONS
+        if known == finding.bad_count:
+            template = messages.DETAILS_ALL_POSITIONS
+        summary = template.format(
+            count=numbers.count(known), total=numbers.count(finding.bad_count)
+        )
+        rows = (row("positions", _offenders(finding, MAX_POSITIONS)),)
+        details.append(Detail(summary, rows))
+    if len(finding.frames) > 1:
+        details.append(
+            Detail(
+                messages.DETAILS_FRAMES,
+                tuple(
+                    row(
+                        "frames",
+                        join(
+                            [
+                                plain(
+                                    f"{clean_line(f.function, 60)}, line {numbers.number(f.line)}"
+                                ),
+                                code(clean_line(f.source.strip(), 120)),
+                            ],
+                            ": ",
+                        ),
+                    )
+                    for f in finding.frames[:10]
+                ),
+            )
+        )
+    return details
+
+
+def position_texts(finding: Finding, limit: int) -> list[str]:
+    """Return ``value at [position], [position]`` of the first offending values, value by value."""
+    places: dict[str, list[str]] = {}
+    for index, position in enumerate(finding.bad_positions[:limit]):
+        known = index < len(finding.bad_values)
+        value = numbers.number(finding.bad_values[index]) if known else ""
+        places.setdefault(value, []).append(numbers.shape(position))
+    return [
+        messages.BAD_AT.format(value=value, positions=", ".join(found)).strip()
+        if value
+        else ", ".join(found)
+        for value, found in places.items()
+    ]
+
+
+def _operand(finding: Finding) -> Phrase:
+    parts = [code(operand_name(finding))]
+    kind = " ".join(filter(None, [clean_line(finding.dtype, 40), numbers.shape(finding.shape)]))
+    parts.append(plain(kind))
+    if finding.minimum is not None or finding.maximum is not None:
+        low, high = numbers.number(finding.minimum), numbers.number(finding.maximum)
+        parts.append(plain(f"min {low}, max {high}"))
+    role = clean_line(finding.operand, 40)
+    operation = clean_line(finding.operation, 80)
+    if operation:
+        parts.append(
+            phrase("{role} of {op:code}" if role else "{op:code}", role=role, op=operation)
+        )
+    return join(parts, " · ")
+
+
+def _offenders(finding: Finding, limit: int) -> Phrase:
+    texts = position_texts(finding, limit)
+    if finding.nan_count > 0 and not any("NaN" in text for text in texts):
+        nan = messages.NAN_COUNT.format(count=numbers.count(finding.nan_count))
+        texts.insert(0, nan)
+    more = finding.bad_count - min(len(finding.bad_positions), limit)
+    if texts and more > 0 and finding.bad_positions:
+        texts.append(messages.AND_MORE.format(count=numbers.count(more)))
+    return plain("; ".join(texts), 2000) if texts else ()
+
+
+def _batch_rows(finding: Finding) -> str:
+    shown = [numbers.number(item) for item in finding.batch_rows[:_SHOWN_ROWS]]
+    more = len(finding.batch_rows) > _SHOWN_ROWS or len(finding.batch_rows) >= MAX_POSITIONS
+    return ", ".join(shown) + (", …" if more else "")
+
+
+def _certainty(diagnosis: Diagnosis, finding: Finding) -> Phrase:
+    if finding.certainty == "depends_on_substitutes":
+        return phrase(messages.NOT_CERTAIN)
+    guarded = diagnosis.replay is not None and diagnosis.replay.state == "guard"
+    return phrase(messages.CERTAIN_GUARD if guarded else messages.CERTAIN)

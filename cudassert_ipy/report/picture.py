@@ -1,0 +1,99 @@
+"""The range picture: where the values lie against the valid range, as geometry and as a text bar."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cudassert_ipy.report.numbers import Number, bounds, count, number
+
+if TYPE_CHECKING:
+    from cudassert_ipy.model import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A track for the valid range, drawn to scale, and what lies outside of it, not to scale."""
+
+    low: str
+    """Label of the left end; empty where the range has no lower limit."""
+    high: str
+    fill_start: float
+    """Where the values inside the valid range begin, as a fraction of the track."""
+    fill_end: float
+    """Where they end; equal to ``fill_start`` where no value lies inside."""
+    below: str
+    """The smallest value, where it lies below the range; else empty."""
+    above: str
+    nan: str
+    """How many values are NaN, in words; else empty."""
+
+
+def picture(finding: Finding) -> Picture | None:
+    """Return the picture of a finding; None where no range or no value is known."""
+    low, high = bounds(finding)
+    minimum, maximum = _finite(finding.minimum), _finite(finding.maximum)
+    nan = f"{count(finding.nan_count)} NaN" if finding.nan_count > 0 else ""
+    if (low is None and high is None) or (minimum is None and maximum is None and not nan):
+        return None
+    if low is not None and high is not None and high < low:
+        return None
+    smallest = finding.minimum if minimum is None else minimum
+    largest = finding.maximum if maximum is None else maximum
+    below = number(smallest) if low is not None and _less(smallest, low) else ""
+    above = number(largest) if high is not None and _less(high, largest) else ""
+    start, end = _fill(low, high, minimum, maximum)
+    return Picture(
+        low="" if low is None else number(low),
+        high="" if high is None else number(high),
+        fill_start=start,
+        fill_end=end,
+        below=below,
+        above=above,
+        nan=nan,
+    )
+
+
+def text_bar(drawing: Picture, width: int = 34) -> str:
+    """Return the picture on one line, e.g. ``[0 ━━━━━━━━────── 999] ✗ 1000``."""
+    start = math.floor(drawing.fill_start * width)
+    end = math.ceil(drawing.fill_end * width)
+    if drawing.fill_end == drawing.fill_start:
+        end = start
+    track = "─" * start + "━" * (end - start) + "─" * (width - end)
+    left = f"[{drawing.low} " if drawing.low else "… "
+    right = f" {drawing.high}]" if drawing.high else " …"
+    outside = [f"✗ {label}" for label in (drawing.above, drawing.nan) if label]
+    before = [f"✗ {drawing.below}"] if drawing.below else []
+    return " ".join([*before, left + track + right, *outside])
+
+
+def _finite(value: Number) -> Number:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _less(left: Number, right: Number) -> bool:
+    return left is not None and right is not None and left < right
+
+
+def _fill(low: Number, high: Number, minimum: Number, maximum: Number) -> tuple[float, float]:
+    """Return the part of the track that values cover; without a limit the values set the end."""
+    if minimum is None or maximum is None:
+        return 0.0, 0.0
+    left = minimum if low is None else low
+    right = maximum if high is None else high
+    if _less(maximum, left) or _less(right, minimum):
+        return 0.0, 0.0
+    return _fraction(minimum, left, right, 0.0), _fraction(maximum, left, right, 1.0)
+
+
+def _fraction(value: int | float, left: int | float, right: int | float, flat: float) -> float:
+    """Return where ``value`` lies between ``left`` and ``right``, within 0 and 1."""
+    if right <= left:
+        return flat
+    clipped = min(max(value, left), right)
+    try:
+        return float((clipped - left) / (right - left))
+    except OverflowError:  # integers beyond what a float holds
+        return flat

@@ -1,0 +1,325 @@
+"""What a diagnosis says and in which order: the one place from which all renderers take their words.
+
+A view is plain data: clean, bounded, not escaped. The renderers only set it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from cudassert_ipy import messages
+from cudassert_ipy.report import numbers
+from cudassert_ipy.report.clean import clean_line
+from cudassert_ipy.report.finding import finding_details, finding_rows, finding_title
+from cudassert_ipy.report.parts import Detail, Row, row
+from cudassert_ipy.report.phrase import Part, Phrase, as_text, code, join, phrase, plain
+from cudassert_ipy.report.source import MarkedSource, marked_source
+
+if TYPE_CHECKING:
+    from cudassert_ipy.model import Assertion, Diagnosis, Environment, Failure
+
+Tone: TypeAlias = Literal["bad", "good", "unsure", "quiet"]
+_MAX_ASSERTIONS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A diagnosis in words."""
+
+    tone: Tone
+    title: Phrase
+    place: str
+    """Cell and line, e.g. ``cell [7], line 5``."""
+    simulated: bool
+    short: bool
+    """Whether the title is all there is to say."""
+    source: MarkedSource | None = None
+    rows: tuple[Row, ...] = ()
+    steps: tuple[Phrase, ...] = ()
+    details: tuple[Detail, ...] = ()
+
+
+def view(diagnosis: Diagnosis, *, in_kernel: bool = True) -> View:
+    """Return what there is to say; ``in_kernel`` is false for a log of some other process."""
+    if is_short(diagnosis, in_kernel=in_kernel):
+        return _short(diagnosis)
+    finding, failure = diagnosis.finding, diagnosis.failure
+    rows: list[Row] = []
+    details: list[Detail] = []
+    source = None
+    if finding is not None:
+        title, tone = finding_title(finding), "bad"
+        source = marked_source(finding)
+        rows += finding_rows(diagnosis)
+        details += finding_details(finding)
+        details.append(Detail(messages.DETAILS_ASSERTION, tuple(failure_rows(diagnosis))))
+        rows += _context(diagnosis, in_kernel=in_kernel, brief=True)
+    else:
+        title, tone = _failure_title(failure), "bad"
+        if diagnosis.replay is not None:
+            title, tone = phrase(messages.REPLAY_TITLES[diagnosis.replay.outcome]), "unsure"
+            if diagnosis.replay.outcome == "raised":
+                tone = "bad"
+            rows += replay_rows(diagnosis)
+            details.append(Detail(messages.DETAILS_ASSERTION, tuple(failure_rows(diagnosis))))
+            rows += _context(diagnosis, in_kernel=in_kernel, brief=True)
+        else:
+            rows += failure_rows(diagnosis)
+            rows += _context(diagnosis, in_kernel=in_kernel)
+    versions = _versions(diagnosis.environment)
+    if versions:
+        details.append(Detail(messages.DETAILS_VERSIONS, (row("versions", plain(versions)),)))
+    return View(
+        tone=tone,  # type: ignore[arg-type]  # mypy widens the literals joined above
+        title=title,
+        place=_place(diagnosis),
+        simulated=diagnosis.environment.simulated,
+        short=False,
+        source=source,
+        rows=tuple(rows),
+        steps=tuple(_steps(diagnosis)) if in_kernel else (),
+        details=tuple(detail for detail in details if detail.rows),
+    )
+
+
+def is_short(diagnosis: Diagnosis, *, in_kernel: bool = True) -> bool:
+    """Return whether one line says it all: an innocent cell, or an error that kills nothing."""
+    if diagnosis.finding is not None or diagnosis.replay is not None:
+        return False
+    if diagnosis.failure is None or diagnosis.failure.kind == "not_cuda":
+        return True
+    # Under a notebook cell the traceback tells the rest; a log is explained on its own.
+    return in_kernel and (diagnosis.cell.innocent or diagnosis.context == "alive")
+
+
+def _short(diagnosis: Diagnosis) -> View:
+    failure, cell = diagnosis.failure, diagnosis.cell
+    if cell.innocent:
+        if cell.first_failed is None:
+            title = phrase(messages.INNOCENT_UNKNOWN)
+        else:
+            title = phrase(messages.INNOCENT, cell=numbers.number(cell.first_failed))
+        title = join([title, phrase(messages.INNOCENT_NEXT)])
+    elif failure is None or failure.kind == "not_cuda":
+        title = phrase(messages.NO_CUDA_IN_TEXT)
+    else:
+        sentences = (
+            messages.KIND_EXPLANATIONS[failure.kind],
+            messages.CONTEXT_ALIVE,
+        )
+        title = join([(*_failure_title(failure), Part(".")), *map(phrase, sentences)])
+    return View(
+        tone="quiet",
+        title=title,
+        place="",
+        simulated=diagnosis.environment.simulated,
+        short=True,
+    )
+
+
+def _failure_title(failure: Failure | None) -> Phrase:
+    kind = "cuda_error" if failure is None else failure.kind
+    return phrase(messages.FAILURE_TITLE, title=messages.KIND_TITLES[kind])
+
+
+def _operations(assertion: Assertion) -> list[str]:
+    return [clean_line(name, 80) for name in assertion.operations[:6]]
+
+
+def failure_rows(diagnosis: Diagnosis) -> list[Row]:
+    """Return the rows about the error itself: in words, decoded, and where Python noticed it."""
+    failure = diagnosis.failure
+    if failure is None:
+        return []
+    rows = [row("what", phrase(messages.KIND_EXPLANATIONS[failure.kind]))]
+    if failure.process == "child":
+        rows.append(row("note", phrase(messages.IN_CHILD)))
+    for assertion in failure.assertions[:_MAX_ASSERTIONS]:
+        rows += _assertion_rows(assertion)
+    more = len(failure.assertions) - _MAX_ASSERTIONS
+    if more > 0:
+        text = messages.MORE_ASSERTIONS.format(count=numbers.count(more))
+        rows.append(row("assertion", plain(text)))
+    if failure.kind == "device_assert" and not failure.assertions:
+        rows.append(row("assertion", phrase(messages.ASSERT_NOT_SEEN)))
+    if failure.kind != "device_assert" and failure.message:
+        rows.append(row("message", code(clean_line(failure.message.strip().partition("\n")[0]))))
+    noticed = diagnosis.reported_at
+    if noticed is not None and not diagnosis.cell.innocent:
+        why = messages.NOTICED_BLOCKING if failure.blocking else messages.NOTICED_ASYNC
+        where = f"line {numbers.number(noticed.line)}" if noticed.line is not None else ""
+        at = [plain(where)] if where else []
+        if noticed.source.strip():
+            at.append(code(clean_line(noticed.source.strip(), 100)))
+        place = join([*at])
+        rows.append(row("noticed", join([*([place] if place else []), phrase(why)], " · ")))
+    rows += [row("advice", plain(advice)) for advice in failure.advice[:4]]
+    return rows
+
+
+def _assertion_rows(assertion: Assertion) -> list[Row]:
+    rows = []
+    names = _operations(assertion)
+    if names:
+        *first_names, last = [code(name) for name in names]
+        rows.append(
+            row("operations", join([*filter(None, [join(first_names, ", ")]), last], " or "))
+        )
+    if assertion.operand:
+        rows.append(row("checked", plain(assertion.operand)))
+    if assertion.requirement:
+        rows.append(row("must_hold", plain(assertion.requirement)))
+    where = clean_line(assertion.file.replace("\\", "/").rpartition("/")[2], 80)
+    if assertion.line is not None:
+        where += f":{numbers.number(assertion.line)}"
+    if assertion.function:
+        where += f" {clean_line(assertion.function, 80)}"
+    text = [code(clean_line(assertion.expression, 200)), plain(where)]
+    if assertion.rank is not None:
+        text.append(plain(f"rank {numbers.number(assertion.rank)}"))
+    if not assertion.known:
+        text.append(phrase(messages.ASSERT_UNKNOWN))
+    rows.append(row("assertion", join(text, " · ")))
+    first = ""
+    if assertion.block and assertion.thread:
+        first = messages.ASSERT_FIRST.format(
+            block=numbers.shape(assertion.block), thread=numbers.shape(assertion.thread)
+        )
+    threads = messages.ASSERT_ONE_THREAD if assertion.count == 1 else messages.ASSERT_THREADS
+    if first or assertion.count > 1:
+        text_of = threads.format(count=numbers.count(assertion.count), first=first)
+        rows.append(row("threads", plain(text_of)))
+    if assertion.values:
+        shown = [f"{clean_line(k, 40)} = {clean_line(v, 40)}" for k, v in assertion.values.items()]
+        rows.append(row("values", plain(", ".join(shown[:6]))))
+    return rows
+
+
+def replay_rows(diagnosis: Diagnosis) -> list[Row]:
+    """Return the rows about a replay that brought no finding."""
+    replay = diagnosis.replay
+    if replay is None:
+        return []
+    duration = numbers.seconds(replay.seconds)
+    text = phrase(messages.REPLAY_TEXTS[replay.outcome], seconds=duration)
+    if replay.outcome == "clean" and replay.where == "gpu":
+        text = join([phrase(messages.REPLAY_RERUN_CLEAN), text])
+    rows = [row("what", text)]
+    if replay.substituted > 0:
+        one = replay.substituted == 1
+        lost = phrase(
+            messages.SUBSTITUTED,
+            count=numbers.count(replay.substituted),
+            tensors="tensor" if one else "tensors",
+            verb="is" if one else "are",
+            them="it" if one else "them",
+        )
+        rows.append(row("lost", lost))
+    if replay.note:
+        rows.append(row("note", plain(replay.note)))
+    if replay.exception:
+        rows.append(row("exception", code(clean_line(replay.exception, 400))))
+    how = phrase(
+        messages.REPLAY_HOW,
+        where=messages.REPLAY_WHERE[replay.where],
+        seconds=duration,
+        state=messages.REPLAY_STATES[replay.state],
+    )
+    return [*rows, row("replay", how)]
+
+
+def _context(diagnosis: Diagnosis, *, in_kernel: bool, brief: bool = False) -> list[Row]:
+    state = diagnosis.context
+    if state == "dead":
+        if not in_kernel:
+            return [row("context", phrase(messages.CONTEXT_DEAD_LOG))]
+        rows = [row("context", phrase(messages.CONTEXT_DEAD))]
+        if not brief:
+            rows.append(row("lost", phrase(messages.LOST)))
+            rows.append(row("kept", phrase(messages.KEPT)))
+        return rows
+    if state == "alive":
+        text = messages.CONTEXT_ALIVE if in_kernel else messages.CONTEXT_ALIVE_LOG
+        if diagnosis.replay is not None and diagnosis.replay.state == "guard":
+            text = messages.CONTEXT_GUARD
+        elif diagnosis.replay is not None and diagnosis.replay.state == "rerun":
+            text = messages.CONTEXT_RESTARTED
+        return [row("context", phrase(text))]
+    return [row("context", phrase(messages.CONTEXT_UNKNOWN))]
+
+
+def _steps(diagnosis: Diagnosis) -> list[Phrase]:
+    """Return what to do next, the most useful first."""
+    actions = diagnosis.actions
+    steps = []
+    if diagnosis.finding is not None:
+        number = diagnosis.finding.line
+        line = "the line" if number is None else f"line {numbers.number(number)}"
+        template = (
+            messages.NEXT_FIX_DEAD if diagnosis.context == "dead" else messages.NEXT_FIX_ALIVE
+        )
+        return [phrase(template, line=line)]
+    replay = diagnosis.replay
+    if "replay" in actions and (replay is None or replay.outcome in ("timed_out", "cancelled")):
+        steps.append(phrase(messages.NEXT_REPLAY))
+    if "restart_and_replay" in actions:
+        steps.append(phrase(messages.NEXT_RESTART_AND_REPLAY))
+    elif "restart" in actions:
+        steps.append(phrase(messages.NEXT_RESTART))
+    if not steps and diagnosis.context == "dead":
+        steps.append(phrase(messages.NEXT_MANUAL_RESTART))
+    if not steps or (replay is not None and replay.outcome in ("clean", "inconclusive")):
+        steps.append(phrase(messages.NEXT_BEFORE))
+    return steps
+
+
+def _place(diagnosis: Diagnosis) -> str:
+    number = diagnosis.cell.execution_count
+    places = [] if number is None else [f"cell [{numbers.number(number)}]"]
+    if diagnosis.finding is not None and diagnosis.finding.line is not None:
+        places.append(f"line {numbers.number(diagnosis.finding.line)}")
+    return ", ".join(places)
+
+
+def _versions(environment: Environment) -> str:
+    named = [
+        ("Python", environment.python),
+        ("torch", environment.torch),
+        ("CUDA", environment.cuda),
+        ("driver", environment.driver),
+        ("GPU", environment.gpu),
+        ("ipykernel", environment.ipykernel),
+        ("in", environment.front_end),
+    ]
+    return " · ".join(f"{name} {clean_line(value, 60)}" for name, value in named if value)
+
+
+def one_line(diagnosis: Diagnosis) -> str:
+    """Return the line that stands above the traceback."""
+    if is_short(diagnosis):
+        text = as_text(_short(diagnosis).title, "`")
+    elif diagnosis.finding is not None:
+        context = messages.ONE_LINE_DEAD if diagnosis.context == "dead" else ""
+        if diagnosis.replay is not None and diagnosis.replay.state == "guard":
+            context = messages.ONE_LINE_GUARD
+        title = as_text(finding_title(diagnosis.finding))
+        text = " ".join(filter(None, [f"{title}.", context, messages.ONE_LINE_DETAILS]))
+    else:
+        text = _one_line_of_failure(diagnosis)
+    simulated = f" ({messages.ONE_LINE_SIMULATED})" if diagnosis.environment.simulated else ""
+    return clean_line(f"cudassert_ipy: {text}{simulated}", 600)
+
+
+def _one_line_of_failure(diagnosis: Diagnosis) -> str:
+    failure = diagnosis.failure
+    kind = "cuda_error" if failure is None else failure.kind
+    names = _operations(failure.assertions[0]) if failure and failure.assertions else []
+    what = messages.ONE_LINE_IN.format(operations=" or ".join(names)) if names else ""
+    title = messages.ONE_LINE_TITLE.format(title=messages.KIND_TITLES[kind], what=what)
+    context = messages.ONE_LINE_DEAD if diagnosis.context == "dead" else ""
+    if diagnosis.context == "unknown":
+        context = messages.CONTEXT_UNKNOWN
+    blocking = bool(failure and failure.blocking)
+    place = messages.ONE_LINE_BLOCKING if blocking else messages.ONE_LINE_PLACE
+    return " ".join(filter(None, [title, context, place]))
