@@ -40,6 +40,7 @@ def top_level(distribution: metadata.Distribution) -> set[str]:
 
 
 def main() -> None:
+    """Fill OTHER_VENV/lib/python3.X/shared-torch and put it on that environment's path."""
     other = Path(sys.argv[1]).absolute()
     site_packages = next(other.glob("lib/python3*/site-packages"))
     shared = site_packages.parent / "shared-torch"
