@@ -1,0 +1,74 @@
+"""What the buttons of the panel do."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from cudassert_ipy.errors import CudassertError
+from cudassert_ipy.notebook.hooks import log
+from cudassert_ipy.report.markdown import render_markdown
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from cudassert_ipy.notebook.session import Session
+
+
+class Actions:
+    """The panel's buttons, bound to one session. Called on the kernel's main thread."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def replay(self) -> None:
+        """Replay the failed cell on the CPU, while the kernel stays usable."""
+        self._start(self._session.replaying.replay_in_panel())
+
+    def cancel(self) -> None:
+        """Stop the running replay."""
+        self._session.replaying.cancel()
+
+    def plan_restart(self, *, replay: bool) -> None:
+        """Show what a restart would run again and what would be lost."""
+        self._session.restarting.show_plan(replay=replay)
+
+    def confirm_restart(self, selected: Sequence[int]) -> None:
+        """Restart in place and run the selected cells again."""
+        self._session.restarting.restart_from_panel(selected)
+
+    def back(self) -> None:
+        """Leave the plan without restarting."""
+        panel, diagnosis = self._session.display.panel, self._session.diagnosis
+        if panel is not None and diagnosis is not None:
+            panel.offer(diagnosis)
+
+    def report_markdown(self) -> str:
+        """Return the report to copy from."""
+        if self._session.diagnosis is None:
+            return ""
+        show_values = self._session.settings.show_values
+        return render_markdown(self._session.diagnosis, show_values=show_values)
+
+    def restart_plain(self) -> None:
+        """Restart in place without blocking launches."""
+        self._session.restarting.restart_plain()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        # On the kernel's own loop: a click may arrive on a subshell's (ipykernel 7.0, 7.1).
+        task = asyncio.ensure_future(self._guard(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+        panel = self._session.display.panel
+        try:
+            await work
+        except CudassertError as error:
+            if panel is not None:
+                panel.note(str(error))
+        except Exception as error:  # a fault of ours must show, not vanish with the task
+            log.exception("an action of the panel failed")
+            if panel is not None:
+                panel.note(f"{type(error).__name__}: {error}")

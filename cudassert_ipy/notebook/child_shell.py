@@ -1,0 +1,61 @@
+"""Run a cell in a forked child, in the shell it inherited, without reaching the front end."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.displaypub import DisplayPublisher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class _TextOnly(DisplayPublisher):  # type: ignore[misc]
+    """Prints the text of what the cell displays, and nothing else."""
+
+    def publish(self, data: Any, *_args: Any, **_options: Any) -> None:
+        text = data.get("text/plain")
+        if text:
+            print(str(text)[:10_000])
+
+    def clear_output(self, wait: bool = False) -> None:
+        """Do nothing: nothing is shown that could be cleared."""
+
+
+def executor(shell: Any) -> Callable[[str], None]:
+    """Return a function for the child that runs one cell as IPython would, and raises its error."""
+
+    def execute(source: str) -> None:
+        _detach(shell)
+        result = shell.run_cell(source, store_history=False)
+        result.raise_error()
+
+    return execute
+
+
+def _detach(shell: Any) -> None:
+    """Cut the inherited shell off from the kernel it was copied from."""
+    for callbacks in shell.events.callbacks.values():
+        callbacks.clear()  # the user's listeners belong to the parent; ours do too
+    shell._showtraceback = lambda *_args: None
+    shell.display_pub = _TextOnly(shell=shell)
+    sys.displayhook = shell.displayhook = _show_value
+    shell.display_trap.hook = _show_value
+    if hasattr(shell, "kernel"):
+        # input() would wait for a front end for ever (ipykernel 6 and 7).
+        shell.kernel._allow_stdin = False
+    history = getattr(shell, "history_manager", None)
+    if history is not None:
+        history.enabled = False
+    # The inherited loop is running, in the parent; an awaiting cell gets its own.
+    asyncio._set_running_loop(None)
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    shell.loop_runner = loop.run_until_complete
+
+
+def _show_value(value: object = None) -> None:
+    if value is not None:
+        print(repr(value)[:10_000])

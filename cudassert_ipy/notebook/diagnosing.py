@@ -1,0 +1,65 @@
+"""From an exception in a cell to a diagnosis: decode it, then ask the device."""
+
+from __future__ import annotations
+
+import linecache
+from typing import TYPE_CHECKING, Any
+
+from cudassert_ipy.decode.failure import decode_exception
+from cudassert_ipy.model import Cell, Diagnosis, Replay, ReportedAt
+from cudassert_ipy.notebook import device
+
+if TYPE_CHECKING:
+    from cudassert_ipy.errors import OperandError
+    from cudassert_ipy.model import Context, Failure
+
+
+def classify(error: BaseException) -> Context:
+    """Say what an error that the device itself reported means for the context."""
+    return decode_exception(error).context
+
+
+def decide_context(failure: Failure) -> Context:
+    """Say whether this kernel's context is dead: by the text where it is sure, else by a probe."""
+    if failure.process == "child" or failure.context == "alive":
+        return "alive"
+    found = device.probe(classify)
+    return failure.context if found == "unknown" else found
+
+
+def reported_at(error: BaseException, is_cell: Any) -> ReportedAt | None:
+    """Return the line of the cell where Python noticed the error.
+
+    ``is_cell(filename)`` says whether a file name is that of a notebook cell. Falls back to the
+    innermost frame when no cell is on the way (a callback).
+    """
+    found = None
+    trace = error.__traceback__
+    while trace is not None:
+        filename = trace.tb_frame.f_code.co_filename
+        if is_cell(filename):
+            found = (filename, trace.tb_lineno)
+        trace = trace.tb_next
+    if found is None:
+        return None
+    filename, line = found
+    return ReportedAt(line=line, source=linecache.getline(filename, line).rstrip("\n"))
+
+
+def actions_for(context: Context, *, can_replay: bool) -> tuple[str, ...]:
+    """Return what can be done next, in the order the buttons stand."""
+    if context == "alive":
+        return ("report",)
+    return (*(("replay",) if can_replay else ()), "restart_and_replay", "restart", "report")
+
+
+def from_operand_error(error: OperandError, cell: Cell, environment: Any) -> Diagnosis:
+    """Return the diagnosis of a mistake that the guard caught before the launch."""
+    return Diagnosis(
+        cell=cell,
+        finding=error.finding,
+        replay=Replay(where="gpu", state="guard", outcome="raised", exception=str(error)),
+        context="alive",
+        actions=("report",),
+        environment=environment,
+    )

@@ -1,0 +1,83 @@
+"""Where diagnoses are shown: an ordinary output, updated in place, and the widget under it."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from cudassert_ipy.report.bundle import bundle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cudassert_ipy.model import Diagnosis, TensorRow
+    from cudassert_ipy.notebook.session import Session
+
+
+class Display:
+    """The outputs of one session.
+
+    Attributes:
+        display_id: of the output that shows the last diagnosis.
+        panel: the widget under it, where the front end shows widgets.
+
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.display_id: str | None = None
+        self.panel: Any = None
+
+    def show(self, diagnosis: Diagnosis) -> None:
+        """Show a diagnosis in the running cell, as a new output with buttons under it."""
+        self._session.diagnosis = diagnosis
+        self.display_id = f"cudassert-{uuid.uuid4().hex}"
+        self._publish(diagnosis, update=False)
+        if diagnosis.actions != ("report",) and self._session.has_buttons:
+            self._show_panel(diagnosis)
+
+    def update(self, diagnosis: Diagnosis) -> None:
+        """Show a diagnosis in place of the one shown before, wherever that stands."""
+        self._session.diagnosis = diagnosis
+        if self.display_id is None or not self._session.in_kernel:
+            self.show(diagnosis)
+        else:
+            self._publish(diagnosis, update=True)
+
+    def show_tensors(self, rows: Iterable[TensorRow]) -> None:
+        """Show the tensors that were checked, with nothing having failed."""
+        from cudassert_ipy.model import Diagnosis
+
+        healthy = Diagnosis(
+            context="alive", tensors=tuple(rows), environment=self._session.environment()
+        )
+        self._publish(healthy, update=False, display_id=uuid.uuid4().hex)
+
+    def close(self) -> None:
+        """Take the widget away; the ordinary outputs stay."""
+        panel, self.panel = self.panel, None
+        if panel is not None:
+            panel.close()
+
+    def _publish(
+        self, diagnosis: Diagnosis, *, update: bool, display_id: str | None = None
+    ) -> None:
+        data = bundle(diagnosis, show_values=self._session.settings.show_values)
+        self._session.shell.display_pub.publish(
+            data=data,
+            metadata={},
+            transient={"display_id": display_id or self.display_id},
+            update=update,
+        )
+
+    def _show_panel(self, diagnosis: Diagnosis) -> None:
+        from cudassert_ipy.notebook.actions import Actions
+        from cudassert_ipy.notebook.panel import Panel
+
+        self.close()
+        self.panel = Panel(Actions(self._session))
+        self.panel.display()
+        if diagnosis.replay is not None:
+            self.panel.result(diagnosis)
+        else:
+            self.panel.offer(diagnosis)

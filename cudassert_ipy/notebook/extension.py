@@ -1,0 +1,64 @@
+"""Loading, unloading, and what the package offers to Python code about the session."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from cudassert_ipy import messages
+
+if TYPE_CHECKING:
+    from cudassert_ipy.model import Diagnosis
+    from cudassert_ipy.notebook.session import Session
+
+_sessions: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
+
+
+def load(shell: Any) -> None:
+    """Install the extension into ``shell``; loading it again first removes the old installation."""
+    if os.environ.get("CUDASSERT_DISABLE") == "1":
+        print(messages.DISABLED)
+        return
+    from cudassert_ipy.notebook.magics import CudaDebugMagics
+    from cudassert_ipy.notebook.session import Session
+
+    if shell in _sessions:
+        unload(shell)
+    session = Session(shell)
+    _sessions[shell] = session
+    session.install()
+    shell.register_magics(CudaDebugMagics(shell, session))
+    if os.environ.get("CUDASSERT_SIMULATOR") == "1":
+        from cudassert_ipy.standin import simulator
+
+        simulator.on()
+    handoff, session.settings.handoff = session.settings.handoff, ""
+    if handoff:
+        session.restarting.resume_from(handoff)
+    else:
+        session.check_at_load()
+
+
+def unload(shell: Any) -> None:
+    """Remove everything :func:`load` and the session installed into ``shell``."""
+    session = _sessions.pop(shell, None)
+    if session is None:
+        return
+    session.remove()
+    for kind in ("line", "cell"):
+        shell.magics_manager.magics[kind].pop("cuda_debug", None)
+    shell.magics_manager.registry.pop("CudaDebugMagics", None)
+
+
+def session_of(shell: Any) -> Session | None:
+    """Return the session of a shell that has the extension loaded."""
+    return _sessions.get(shell)
+
+
+def last_diagnosis() -> Diagnosis | None:
+    """Return the last diagnosis of this kernel; None when nothing was diagnosed."""
+    for session in _sessions.values():
+        if session.diagnosis is not None:
+            return session.diagnosis
+    return None

@@ -1,0 +1,109 @@
+"""The magics ``%%cuda_debug`` and ``%cuda_debug``."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+
+from cudassert_ipy import messages
+from cudassert_ipy.errors import CudassertError
+from cudassert_ipy.notebook import device
+from cudassert_ipy.notebook.options import cell_options, line_options
+
+if TYPE_CHECKING:
+    from cudassert_ipy.notebook.session import Session
+
+
+@magics_class
+class CudaDebugMagics(Magics):
+    """Magics of one session."""
+
+    def __init__(self, shell: Any, session: Session) -> None:
+        super().__init__(shell)
+        self._session = session
+
+    @cell_magic("cuda_debug")
+    def cell(self, line: str, body: str) -> None:
+        """Run a cell with its operands checked before each launch.
+
+        Usually an input transformer has taken the magic line away before IPython looks for a magic,
+        and the cell runs as itself. This is what remains: options that do not exist, and calls
+        from code (``run_cell_magic``).
+        """
+        cell_options(line)
+        from cudassert_ipy.checks.guard import guard
+
+        with guard():
+            self.shell.run_cell(body).raise_error()
+
+    @line_magic("cuda_debug")
+    def line(self, line: str) -> None:
+        """Show or do something about CUDA errors in this kernel."""
+        options = line_options(line)
+        try:
+            getattr(self, f"_{options.command}")(options)
+        except CudassertError as error:
+            raise UsageError(str(error)) from None
+
+    def _status(self, _options: Any) -> None:
+        from cudassert_ipy.notebook.status import status
+
+        print(status(self._session))
+
+    def _report(self, options: Any) -> None:
+        diagnosis = self._session.diagnosis
+        if diagnosis is None:
+            raise UsageError(messages.NOTHING_TO_REPORT)
+        if options.json:
+            print(json.dumps(diagnosis.to_dict(), allow_nan=False))
+            return
+        from cudassert_ipy.report.markdown import render_markdown
+
+        show_values = self._session.settings.show_values
+        print(render_markdown(diagnosis, show_values=show_values))
+
+    def _replay(self, _options: Any) -> None:
+        self._session.replaying.replay_now()
+
+    def _restart(self, _options: Any) -> None:
+        self._session.restarting.restart_from_magic()
+
+    def _guard(self, options: Any) -> None:
+        self._import_torch()
+        self._session.guard_always = options.value == "on"
+        print(messages.GUARD_ON if options.value == "on" else messages.GUARD_OFF)
+
+    def _simulator(self, options: Any) -> None:
+        self._import_torch()
+        from cudassert_ipy.standin import simulator
+
+        if options.value == "on":
+            if device.cuda_in_use() and not simulator.is_on():
+                raise UsageError(messages.SIMULATOR_REAL_GPU)
+            simulator.on()
+            print(messages.SIMULATOR_ON)
+        else:
+            simulator.off()
+            if self._session.dead:
+                self._session.forget_death()
+            print(messages.SIMULATOR_OFF)
+
+    def _off(self, _options: Any) -> None:
+        self._session.remove()
+        print(messages.TURNED_OFF)
+
+    @staticmethod
+    def _import_torch() -> None:
+        try:
+            importlib.import_module("torch")
+        except ImportError as error:
+            raise UsageError(messages.NO_TORCH_LINE.format(error=error)) from None
+
+
+# `%cuda_debug?` and `%%cuda_debug?` show the options: the parsers carry their help.
+CudaDebugMagics.line.__doc__ = f"{CudaDebugMagics.line.__doc__}\n\n{line_options.__doc__}"
+CudaDebugMagics.cell.__doc__ = f"{CudaDebugMagics.cell.__doc__}\n\n{cell_options.__doc__}"

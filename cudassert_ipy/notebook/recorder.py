@@ -1,0 +1,102 @@
+"""Remember the cells that ran: source, duration, outcome, and the message that asked for them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from cudassert_ipy.replay.rng import RandomState
+
+MAX_CELLS = 10_000
+"""Older cells are forgotten beyond this many."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CellRecord:
+    """One outermost cell, as it happened."""
+
+    source: str
+    """The cell as typed, magic line included."""
+    execution_count: int | None
+    cell_id: str | None = None
+    parent: dict[str, Any] = field(default_factory=dict)
+    """Header message of the request, so that later output can be routed to this cell."""
+    seconds: float | None = None
+    succeeded: bool | None = None
+    """None: unknown (the cell ran before the extension was loaded)."""
+    rng: RandomState | None = None
+    """States of the host random generators when the cell started."""
+    store_history: bool = True
+
+
+class Recorder:
+    """The session's cells in the order they ran; nested ``run_cell`` calls are not cells."""
+
+    def __init__(self) -> None:
+        self.cells: list[CellRecord] = []
+        self.current: CellRecord | None = None
+        self._open: list[int] = []
+        self._started = 0.0
+
+    @property
+    def inside_cell(self) -> bool:
+        """Whether a cell is running now."""
+        return bool(self._open)
+
+    def add_history(self, sources: list[str]) -> None:
+        """Add cells that ran before the extension was loaded; ``sources[0]`` is cell 1."""
+        known = {cell.execution_count for cell in self.cells}
+        for count, source in enumerate(sources, start=1):
+            if count not in known and source.strip():
+                self.cells.append(CellRecord(source=source, execution_count=count))
+
+    def begin(self, info: Any, execution_count: int, parent: dict[str, Any]) -> bool:
+        """Note that a cell starts; return whether it is an outermost one.
+
+        Args:
+            info: IPython's ``ExecutionInfo``.
+            execution_count: the number the cell will carry.
+            parent: the request it answers.
+
+        """
+        self._open.append(id(info))
+        if len(self._open) > 1:
+            return False
+        self.current = CellRecord(
+            source=info.raw_cell,
+            execution_count=execution_count if info.store_history else None,
+            cell_id=getattr(info, "cell_id", None),
+            parent=parent,
+            rng=RandomState.take(),
+            store_history=bool(info.store_history),
+        )
+        self._started = time.perf_counter()
+        return True
+
+    def end(self, result: Any) -> CellRecord | None:
+        """Note that a cell ended; return its record if it was the outermost one.
+
+        ``result`` is IPython's ``ExecutionResult``, or None for a cancelled cell (ipykernel 6, 7).
+        """
+        info_id = id(result.info) if result is not None else None
+        if info_id in self._open:
+            # A cell whose end was never announced is closed together with the one around it.
+            del self._open[self._open.index(info_id) :]
+        elif info_id is None:
+            self._open.clear()
+        else:
+            return None  # the cell that loaded the extension: it was never begun
+        if self._open or self.current is None:
+            return None
+        record, self.current = self.current, None
+        record.seconds = time.perf_counter() - self._started
+        record.succeeded = bool(result is not None and result.success)
+        if record.store_history:
+            self.cells.append(record)
+            del self.cells[:-MAX_CELLS]
+        return record
+
+    def by_count(self, execution_count: int | None) -> CellRecord | None:
+        """Return the latest cell with that prompt number."""
+        return next((c for c in reversed(self.cells) if c.execution_count == execution_count), None)
