@@ -126,20 +126,22 @@ KIND_TITLES = {
 }
 KIND_EXPLANATIONS = {
     "device_assert": "The GPU checked a value and it was not allowed (a device-side assert).",
-    "illegal_memory_access": "A GPU kernel read or wrote memory that is not its own. Often an index "
-    "out of range in an operation without a check, or custom CUDA code.",
+    "illegal_memory_access": "A GPU kernel read or wrote memory that is not its own. Often an "
+    "index out of range in an operation without a check, or custom CUDA code.",
     "misaligned_address": "A GPU kernel used an address that does not fit its data type.",
     "illegal_instruction": "The GPU met an instruction that it cannot run.",
     "launch_failure": "A GPU kernel crashed; CUDA does not say how.",
     "launch_timeout": "A GPU kernel ran longer than the driver of a display GPU allows.",
     "hardware_error": "The GPU reported a hardware fault.",
-    "ecc_error": "The GPU found a memory error that it cannot correct. This is hardware, not your code.",
+    "ecc_error": "The GPU found a memory error that it cannot correct: hardware, not your code.",
     "library_error": "A CUDA library (cuBLAS, cuDNN, NCCL …) failed. It may be a late echo of an "
     "earlier error.",
-    "out_of_memory": "The GPU had no room for this allocation. Free tensors or make the batch smaller.",
+    "out_of_memory": "The GPU had no room for this allocation. Free tensors or make the batch "
+    "smaller.",
     "no_kernel_image": "This build of PyTorch has no code for this GPU.",
     "out_of_resources": "The kernel asked for more threads, registers or shared memory than exist.",
-    "fork_after_init": "CUDA was already in use when this process was forked. Start workers with `spawn`.",
+    "fork_after_init": "CUDA was already in use when this process was forked. Start workers with "
+    "`spawn`.",
     "cuda_error": "CUDA reported an error.",
     "not_cuda": "There is no CUDA error in this text.",
 }
@@ -211,13 +213,14 @@ REPLAY_TITLES = {
 }
 REPLAY_TEXTS = {
     "raised": "On the CPU the cell stops with the error below. It may be the same mistake.",
-    "clean": "Ruled out: an index, label or target out of range in the operations that are checked, "
-    "with the values of this run. Not ruled out: overflow in half precision, custom CUDA code, a "
-    "race between kernels, hardware.",
+    "clean": "Ruled out: an index or label out of range in the operations that are checked, with "
+    "the values of this run. Not ruled out: overflow in half precision, custom CUDA code, a race "
+    "between kernels, hardware.",
     "inconclusive": "It did not find the cause, and it does not rule one out: it had to go on with "
     "made-up values.",
     "crashed": "This says nothing about your code. The kernel itself is untouched.",
-    "timed_out": "It was stopped after {seconds} s without an answer. The kernel itself is untouched.",
+    "timed_out": "It was stopped after {seconds} s without an answer. The kernel itself is "
+    "untouched.",
     "cancelled": "Nothing was changed.",
 }
 REPLAY_RERUN_CLEAN = "The cell ran through in the restarted kernel."
@@ -240,8 +243,8 @@ NEXT_REPLAY = (
     "kernel. What the cell does to files or network happens again."
 )
 NEXT_RESTART_AND_REPLAY = (
-    "**Restart and replay** (`%cuda_debug restart`): a fresh kernel, the set-up cells again, then this "
-    "cell, checked. Shows first what is lost."
+    "**Restart and replay** (`%cuda_debug restart`): a fresh kernel, the set-up cells again, then "
+    "this cell, checked. Shows first what is lost."
 )
 NEXT_RESTART = "**Restart** (`%cuda_debug restart`): a fresh kernel; the GPU works again."
 NEXT_MANUAL_RESTART = "Restart the kernel; until then no CUDA call works."
@@ -340,7 +343,7 @@ RESUME_NO_DIRECTORY = "The working directory {path} is gone."
 
 STEPS_INTRO = "A restart in place is not possible here: {reason}. Restart by hand:"
 STEPS = {
-    "jupyterlab": (
+    "jupyter": (
         "Kernel menu: **Restart Kernel…**",
         "Run `%env CUDA_LAUNCH_BLOCKING=1`, then `%load_ext cudassert_ipy`, before anything uses CUDA",
     ),
@@ -356,7 +359,7 @@ STEPS = {
         "Leave IPython with `exit`",
         "Start it again: `CUDA_LAUNCH_BLOCKING=1 ipython --ext cudassert_ipy`",
     ),
-    "other": (
+    "headless": (
         "Restart the kernel",
         "Run `%env CUDA_LAUNCH_BLOCKING=1`, then `%load_ext cudassert_ipy`, before anything uses CUDA",
     ),
@@ -455,66 +458,142 @@ OPERAND_SUBSTITUTE = "  note    these values are partly substitutes: the real on
 
 # --- decode --------------------------------------------------------------------------------------
 
+CLI = "Explain CUDA failures of PyTorch programs."
+CLI_EXPLAIN = "Say what went wrong according to a log, a traceback or a notebook."
+CLI_FILE = "the file to read (a notebook's outputs are read); - or nothing: standard input"
+CLI_JSON = "print the failure as JSON"
+CLI_UNUSABLE = "cannot explain {file}: {reason}\n"
+CLI_BINARY = "it is not text"
+
 ADVICE_CHECK = "Check the values of {operand}: {requirement}."
 ADVICE_CAUSES = "Typical causes, most frequent first: {causes}."
-ADVICE_ON_CPU = "Run the same step on the CPU: most bad indices, labels and probabilities raise a clear error there."
+ADVICE_ON_CPU = (
+    "Run the same step on the CPU: most bad indices, labels and probabilities raise a clear "
+    "error there."
+)
 ADVICE_RESTART = (
-    "Restart the kernel (or the process). Nothing else revives a dead CUDA context: empty_cache(), del "
-    "and gc.collect() cannot."
+    "Restart the kernel (or the process). Nothing else revives a dead CUDA context: "
+    "empty_cache(), del and gc.collect() cannot."
 )
 ADVICE_EXACT_LINE = {
     "cuda": (
-        "The traceback shows where Python noticed, not where it happened. For the exact line, set "
-        "CUDA_LAUNCH_BLOCKING=1 in the environment after the restart and before anything uses CUDA."
+        "The traceback shows where Python noticed, not where it happened. For the exact line,"
+        " set CUDA_LAUNCH_BLOCKING=1 in the environment after the restart and before anything"
+        " uses CUDA."
     ),
     "hip": (
-        "The traceback shows where Python noticed, not where it happened. For the exact line, set "
-        "AMD_SERIALIZE_KERNEL=3 in the environment after the restart and before anything uses the GPU."
+        "The traceback shows where Python noticed, not where it happened. For the exact line,"
+        " set AMD_SERIALIZE_KERNEL=3 in the environment after the restart and before anything"
+        " uses the GPU."
     ),
     "xpu": "The traceback shows where Python noticed, not where it happened.",
 }
 ADVICE_DSA = (
-    "Ignore the line about TORCH_USE_CUDA_DSA: it is a compile-time switch; as an environment variable it "
-    "does nothing."
+    "Ignore the line about TORCH_USE_CUDA_DSA: it is a compile-time switch; as an environment"
+    " variable it does nothing."
 )
 ADVICE_CHILD = "It happened in a child process; the CUDA context of this process is not affected."
 ADVICE_BY_KIND = {
     "illegal_memory_access": (
-        "A kernel read or wrote outside its memory; CUDA prints no assertion for that. Suspects: bad "
-        "indices in operations without a check (ctc_loss, sparse tensors), custom kernels, a bug in a library. "
-        "compute-sanitizer names the kernel."
+        "A kernel read or wrote outside its memory; CUDA prints no assertion for that. "
+        "Suspects: bad indices in operations without a check (ctc_loss, sparse tensors), "
+        "custom kernels, a bug in a library. compute-sanitizer names the kernel."
     ),
-    "misaligned_address": "A kernel used a misaligned address: a bug in a kernel or a broken pointer, rarely data.",
-    "illegal_instruction": "A kernel was broken or built for another GPU: suspect custom kernels and the driver.",
+    "misaligned_address": (
+        "A kernel used a misaligned address: a bug in a kernel or a broken pointer, rarely data."
+    ),
+    "illegal_instruction": (
+        "A kernel was broken or built for another GPU: suspect custom kernels and the driver."
+    ),
     "launch_failure": (
-        "A kernel crashed without saying why. On AMD GPUs this may be a device-side assert; else suspect custom "
-        "kernels, memory errors and the driver. compute-sanitizer names the kernel."
+        "A kernel crashed without saying why. On AMD GPUs this may be a device-side assert; "
+        "else suspect custom kernels, memory errors and the driver. compute-sanitizer names "
+        "the kernel."
     ),
     "launch_timeout": (
-        "A kernel ran longer than the operating system allows on a GPU that also drives a display: use smaller "
-        "batches or another GPU."
+        "A kernel ran longer than the operating system allows on a GPU that also drives a "
+        "display: use smaller batches or another GPU."
     ),
-    "hardware_error": "Suspect the GPU, its link or its driver: look at `dmesg` (Xid) and `nvidia-smi -q`.",
-    "ecc_error": "The GPU's memory failed: look at `nvidia-smi -q -d ECC` and try another GPU.",
+    "hardware_error": (
+        "Suspect the GPU, its link or its driver: look at `dmesg` (Xid) and `nvidia-smi -q`."
+    ),
+    "ecc_error": ("The GPU's memory failed: look at `nvidia-smi -q -d ECC` and try another GPU."),
     "library_error": (
-        "This text alone cannot tell: it may follow a device-side assert, or a shortage of memory. Look for a "
-        "line with 'Assertion' earlier on stderr. If torch.cuda.synchronize() raises too, restart; else the context "
-        "is alive."
+        "This text alone cannot tell: it may follow a device-side assert, or a shortage of "
+        "memory. Look for a line with 'Assertion' earlier on stderr. If "
+        "torch.cuda.synchronize() raises too, restart; else the context is alive."
     ),
     "out_of_memory": (
-        "No restart is needed: free tensors that you do not need (an exception's traceback keeps its tensors "
-        "alive), or use a smaller batch."
+        "No restart is needed: free tensors that you do not need (an exception's traceback "
+        "keeps its tensors alive), or use a smaller batch."
     ),
     "no_kernel_image": (
-        "No restart is needed: this build of PyTorch or of an extension has no code for this GPU. Install one that "
-        "has; compare torch.cuda.get_arch_list() with torch.cuda.get_device_capability()."
+        "No restart is needed: this build of PyTorch or of an extension has no code for this "
+        "GPU. Install one that has; compare torch.cuda.get_arch_list() with "
+        "torch.cuda.get_device_capability()."
     ),
     "out_of_resources": (
-        "No restart is needed: a kernel asks for more threads, registers or shared memory than this GPU has. Use "
-        "smaller blocks."
+        "No restart is needed: a kernel asks for more threads, registers or shared memory "
+        "than this GPU has. Use smaller blocks."
     ),
     "fork_after_init": (
-        "No restart is needed: CUDA was used before a fork. Start the workers with the 'spawn' method, or do not "
-        "touch CUDA in them."
+        "No restart is needed: CUDA was used before a fork. Start the workers with the "
+        "'spawn' method, or do not touch CUDA in them."
     ),
 }
+
+# --- replay --------------------------------------------------------------------------------------
+
+CHECKPOINT_NO_FORK = "A replay needs a fork and /proc, which this system does not have. Restart and replay works without."
+CHECKPOINT_NOT_MAIN_THREAD = "A checkpoint can be taken on the main thread only."
+CHECKPOINT_NO_MEMORY = (
+    "Memory is too short for a second process: {needed} should be free, {free} are. Free some, or "
+    "restart and replay."
+)
+CHECKPOINT_FORK_FAILED = "The system refused a child process: {error}"
+CHECKPOINT_NOT_READY = (
+    "The child process for the replay did not come up. The kernel is untouched; try again."
+)
+CHECKPOINT_GONE = (
+    "The checkpoint was used up or its process was ended from outside. Take a new one."
+)
+
+REPLAY_PROGRESS = "Replaying on the CPU"
+REPLAY_OUTPUT_CUT = "\n… (output cut)"
+REPLAY_TIMED_OUT = (
+    "The replay was ended after {seconds:g} s. The kernel is untouched. Give it longer with --timeout, or replay a "
+    "smaller part."
+)
+REPLAY_CRASHED = (
+    "The replay's process was ended by {how}. The kernel is untouched. An operation may crash on the CPU as well; "
+    "SIGKILL most often means that memory ran out."
+)
+REPLAY_UNKNOWN_END = "something unknown"
+REPLAY_EXITED = "The cell called exit()."
+REPLAY_SUBSTITUTE_PASSED = (
+    "An index that passed its check held substitute values: the real ones were on the GPU and are lost. Restart and "
+    "replay, or run the cell under %%cuda_debug, to have them checked."
+)
+REPLAY_EXCEPTION = "The cell stopped with this exception before a check failed; the operations after it were not checked."
+REPLAY_NEEDS_SHARED = (
+    "The cell uses a pipe, socket or process that belongs to the kernel, which a replay may not touch; the operations "
+    "after that were not checked."
+)
+REPLAY_WORKER_ITERATOR = (
+    "The cell goes on with a DataLoader iterator from before, whose worker processes belong to the kernel; a replay "
+    "may not take batches from them. Make the iterator in the same cell, or use num_workers=0."
+)
+REPLAY_NO_BACKWARD = (
+    "PyTorch refuses backward in a forked process once a GPU was there, so the replay stopped at the backward pass; "
+    "everything before it was checked."
+)
+REPLAY_NO_MEMORY = "The replay may take {limit} of memory and needs more."
+REPLAY_SHARED_TOO_LARGE = (
+    "The kernel shares too much memory with other processes for a replay to copy it ({detail})."
+)
+REPLAY_CANNOT_REPLACE = (
+    "A tensor on the GPU has a layout that a replay cannot rebuild on the CPU: {detail}."
+)
+REPLAY_NOT_SET_UP = "The replay could not be set up: {error}"
+REPLAY_CPU_SILENT = "PyTorch on the CPU accepts this operand without an error."
+REPLAY_AS_OF = "Values from the GPU are those of the end of cell {cells}."

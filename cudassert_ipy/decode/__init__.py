@@ -1,1 +1,1 @@
-"""From text and exceptions to a :class:`~cudassert_ipy.model.Failure`. Pure: no torch, no IPython."""
+"""Text and exceptions to a :class:`~cudassert_ipy.model.Failure`. Pure: no torch, no IPython."""

@@ -7,6 +7,7 @@ import re
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
+from typing import Any
 
 _CAST = re.compile(r"static_cast<[^<>]*>\s*\(([^()]*)\)|\((?:int|int64_t|long|IndexType|index_t)\)")
 
@@ -91,7 +92,9 @@ def catalog() -> Catalog:
     text = resources.files("cudassert_ipy.decode").joinpath("catalog.toml").read_text("utf-8")
     rows = []
     for entry in tomllib.loads(text)["assertion"]:
-        values = {key: tuple(v) if isinstance(v, list) else v for key, v in entry.items()}
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
+        }
         rows.append(KnownAssertion(**values))
     return Catalog(tuple(rows))
 

@@ -1,0 +1,112 @@
+"""``python -m cudassert_ipy explain [FILE|-] [--json]``: read a log, say what went wrong.
+
+Exit status: 0 for a fatal or suspicious CUDA error, 1 for none, 2 for input that cannot be used.
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from cudassert_ipy import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cudassert_ipy.model import Failure
+
+_CHUNK = 1 << 20
+_MAX_NOTEBOOK = 200 * 1024 * 1024
+_SAMPLE = 64 * 1024
+# Controls that text may hold: \a \b \t \n \v \f \r and escape.
+_NOT_TEXT = bytes(set(range(32)) - {7, 8, 9, 10, 11, 12, 13, 27})
+_MAX_CONTROL_SHARE = 0.05
+
+
+class UnusableInput(Exception):  # noqa: N818  (a reason, not a defect)
+    """The input cannot be read as text; the message says why."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line ``arguments`` (default: of this process); return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m cudassert_ipy", description=messages.CLI)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    command = commands.add_parser(
+        "explain", help=messages.CLI_EXPLAIN, description=messages.CLI_EXPLAIN
+    )
+    command.add_argument("file", nargs="?", default="-", metavar="FILE", help=messages.CLI_FILE)
+    command.add_argument("--json", action="store_true", help=messages.CLI_JSON)
+    options = parser.parse_args(arguments)
+    try:
+        failure = _decode(options.file)
+    except (UnusableInput, OSError) as error:
+        sys.stderr.write(messages.CLI_UNUSABLE.format(file=options.file, reason=_reason(error)))
+        return 2
+    _write(failure, as_json=options.json)
+    return 1 if failure.kind == "not_cuda" else 0
+
+
+def _decode(name: str) -> Failure:
+    from cudassert_ipy.decode.failure import TextDecoder
+
+    decoder = TextDecoder()
+    if name == "-":
+        for chunk in _texts(sys.stdin.buffer, name):
+            decoder.feed(chunk)
+    else:
+        with Path(name).open("rb") as stream:
+            for chunk in _texts(stream, name):
+                decoder.feed(chunk)
+    return decoder.close()
+
+
+def _texts(stream: BinaryIO, name: str) -> Iterator[bytes]:
+    """Yield the stream as UTF-8 text: plain, UTF-16 with its mark (PowerShell), or a notebook."""
+    from cudassert_ipy.decode.notebook_file import is_notebook, outputs_text
+
+    first = stream.read(_CHUNK)
+    if first[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        yield (first + stream.read()).decode("utf-16", "replace").encode("utf-8", "replace")
+        return
+    sample = first[:_SAMPLE]
+    controls = len(sample) - len(sample.translate(None, _NOT_TEXT))
+    if controls > len(sample) * _MAX_CONTROL_SHARE:
+        raise UnusableInput(messages.CLI_BINARY)
+    if name.endswith(".ipynb") or is_notebook(first):
+        data = first + stream.read(_MAX_NOTEBOOK)
+        try:
+            yield outputs_text(data)
+        except ValueError as error:
+            raise UnusableInput(str(error)) from error
+        return
+    while first:
+        yield first
+        first = stream.read(_CHUNK)
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+def _write(failure: Failure, *, as_json: bool) -> None:
+    if as_json:
+        text = json.dumps(failure.to_dict(), indent=2)
+    else:
+        from cudassert_ipy.report.text import render_failure
+
+        text = render_failure(failure)
+    try:
+        sys.stdout.buffer.write(text.encode("utf-8", "replace") + b"\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has seen enough. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

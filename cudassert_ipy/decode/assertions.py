@@ -1,0 +1,219 @@
+"""The grammar of device assertion lines, as CUDA, Triton, HIP and XPU print them.
+
+NVIDIA's format (CUDA C++ programming guide): ``<file>:<line>: <function>: block: [x,y,z], thread:
+[x,y,z] Assertion `<expression>` failed.`` One line for every failing thread, so there may be a
+million; identical ones are grouped as they come. Windows prints no function; torch 1.4 and older
+print full C++ signatures; logs glue progress bars and rank prefixes in front.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cudassert_ipy.decode.catalog import catalog
+from cudassert_ipy.decode.lines import LineSplitter
+from cudassert_ipy.model import Assertion
+
+if TYPE_CHECKING:
+    from cudassert_ipy.model import Platform
+
+MAX_GROUPS = 200
+"""Different assertions kept; a log with more has said enough."""
+
+_MAX_PLACE = 8000
+_MAX_EXPRESSION = 4000
+_MAX_REMEMBERED = 1024
+
+_INDEX = r"\[(\d{1,10}),(\d{1,10}),(\d{1,10})\]"
+# Everything is found from this anchor outwards, so that no regex has to search for a path's start
+# (which takes quadratic time on a long line without blanks).
+_ANCHOR = re.compile(
+    rf"(?P<where>block|global id): {_INDEX}, (?:thread|local id): {_INDEX}"
+    r"(?::? Assertion (?P<verbose>failed: (?=`))?)"
+    r"|(?P<hip>Device-side assertion )(?=`)"
+    r"|(?P<short>Assertion )(?=`)"  # a person left out the numbers
+)
+_SAME_SHAPE = re.compile(rb"block: \[[\d,]+\], thread: \[[\d,]+\] Assertion ")
+_EXPRESSION = re.compile(
+    r"`(?P<quoted>.*?)[`'] failed|'(?P<single>.*?)' failed|(?P<bare>[^`'].*?) failed"
+)
+_VERBOSE_EXPRESSION = re.compile(r"`(?P<quoted>.*?)`: (?P<message>.*)")
+_PLACE_END = re.compile(
+    r"(?:\.(?:cuh?|hip|hp?p?|inl|cp?p?|cc|py)|\bunknown|>):(\d{1,9}):", re.IGNORECASE
+)
+_PATH_REVERSED = re.compile(r"""[^\s:`"'|\]=]*(?::[A-Za-z](?![A-Za-z0-9]))?""")
+# In front of a path: a progress bar without closing bracket, the numbers of another process's line,
+# the newline of a line inside a repr.
+_GLUED = re.compile(
+    r"^(?:[\d.,?]+(?:[A-Za-z]{1,10}/s|s/[A-Za-z]{1,10}?)(?=/|\.\./)|[\d,]+(?=/)|(?:\\[nrt])+(?=[/.A-Za-z]))"
+)
+_RANK = re.compile(r"\[rank ?(\d{1,6})\]|^\s*(\d{1,6}): ", re.IGNORECASE)
+_RANK_PREFIX = re.compile(r"^\s*(?:\[rank ?\d+\]:?|\d{1,6}:) *", re.IGNORECASE)
+_NAMED_NUMBER = re.compile(r"`(\w+)` \w+ \((-?\d+(?:\.\d+)?)\)|\b(\w+) ?= ?(-?\d+(?:\.\d+)?)\b")
+
+
+@dataclass(slots=True)
+class _Group:
+    expression: str
+    file: str
+    line: int | None
+    function: str | None
+    rank: int | None
+    platform: Platform
+    block: tuple[int, ...] | None
+    thread: tuple[int, ...] | None
+    # A verbose build prints a line on stdout and the usual one on stderr: both tell of one thread.
+    plain_count: int = 0
+    verbose_count: int = 0
+    values: dict[str, int | float] = field(default_factory=dict)
+
+    def assertion(self) -> Assertion:
+        row = catalog().find(self.expression, self.file, self.function)
+        return Assertion(
+            expression=self.expression,
+            file=self.file,
+            line=self.line,
+            function=self.function,
+            count=max(self.plain_count, self.verbose_count),
+            block=self.block,
+            thread=self.thread,
+            rank=self.rank,
+            operations=row.operations if row else (),
+            operand=row.operand if row else "",
+            requirement=row.requirement if row else "",
+            values=self.values or None,
+            known=row is not None,
+        )
+
+
+class AssertionParser:
+    """Collects the assertions in a stream of bytes; any chunking gives the same result."""
+
+    def __init__(self) -> None:
+        self._splitter = LineSplitter()
+        self._groups: dict[tuple[object, ...], _Group] = {}
+        self._remembered: dict[tuple[bytes, bytes], _Group] = {}
+
+    @property
+    def platform(self) -> Platform:
+        """The platform whose format the first assertion has."""
+        return next((group.platform for group in self._groups.values()), "cuda")
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the stream."""
+        for line in self._splitter.feed(data):
+            self.read_line(line)
+
+    def close(self) -> tuple[Assertion, ...]:
+        """Return the assertions, in order of appearance."""
+        for line in self._splitter.close():
+            self.read_line(line)
+        return tuple(group.assertion() for group in self._groups.values())
+
+    def read_line(self, line: bytes) -> None:
+        """Take one line, cleaned by :class:`~cudassert_ipy.decode.lines.LineSplitter`."""
+        if b"ssertion " not in line:
+            return
+        # A flood repeats one line with other numbers: recognize it without parsing it again.
+        start = line.find(b"block: [")
+        same = _SAME_SHAPE.match(line, start) if start >= 0 else None
+        key = (line[:start], line[same.end() :]) if same else None
+        if key is not None and key in self._remembered:
+            self._remembered[key].plain_count += 1
+            return
+        groups = self._parse(line.decode("utf-8", "replace"))
+        if key is not None and len(groups) == 1:
+            if len(self._remembered) >= _MAX_REMEMBERED:
+                self._remembered.clear()
+            self._remembered[key] = groups[0]
+
+    def _parse(self, text: str) -> list[_Group]:
+        anchors = list(_ANCHOR.finditer(text))
+        groups = []
+        start = 0
+        for anchor, following in zip(anchors, [*anchors[1:], None], strict=False):
+            stop = following.start() if following else len(text)
+            body = text[anchor.end() : min(stop, anchor.end() + _MAX_EXPRESSION)]
+            pattern = _VERBOSE_EXPRESSION if anchor["verbose"] else _EXPRESSION
+            match = pattern.match(body)
+            if match:
+                head = text[max(start, anchor.start() - _MAX_PLACE) : anchor.start()]
+                rank = _rank(text[: anchor.start()][-_MAX_PLACE:])
+                group = self._add(anchor, match, head, rank)
+                if group is not None:
+                    groups.append(group)
+                start = anchor.end() + match.end()
+        return groups
+
+    def _add(
+        self, anchor: re.Match[str], match: re.Match[str], head: str, rank: int | None
+    ) -> _Group | None:
+        expression = next(text for text in match.groups() if text is not None)
+        # A line inside a JSON string or a repr has its quotes escaped.
+        expression = expression.replace('\\"', '"').strip()
+        file, line, function = _place(head)
+        if anchor["short"] and catalog().find(expression, file or "?", function) is None:
+            return None  # assert() of a host program looks the same
+        key = (expression, file, line, function, rank)
+        group = self._groups.get(key)
+        if group is None:
+            if len(self._groups) >= MAX_GROUPS:
+                return None
+            numbers = [int(number) for number in anchor.groups()[1:7] if number is not None]
+            platform: Platform = "cuda"
+            if anchor["hip"]:
+                platform = "hip"
+            elif anchor["where"] == "global id":
+                platform = "xpu"
+            group = self._groups[key] = _Group(
+                expression=expression,
+                file=file,
+                line=line,
+                function=function,
+                rank=rank,
+                platform=platform,
+                block=tuple(numbers[:3]) or None,
+                thread=tuple(numbers[3:]) or None,
+            )
+        if anchor["verbose"]:
+            group.verbose_count += 1
+            group.values = group.values or _numbers(match["message"])
+        else:
+            group.plain_count += 1
+        return group
+
+
+def _place(head: str) -> tuple[str, int | None, str | None]:
+    """Return file, line and function from the text in front of ``block:``."""
+    places = list(_PLACE_END.finditer(head))
+    if not places:
+        function = _RANK_PREFIX.sub("", head).strip().removesuffix(":").rstrip(". ")
+        return "", None, function[-300:] or None
+    place = places[-1]
+    end = place.start(1) - 1
+    function = head[place.end() :].strip().removesuffix(":").strip()
+    if head[:end].endswith(">"):  # <frozen importlib._bootstrap>: a location that means nothing
+        start = head.rfind("<", 0, end)
+        path = head[max(start, 0) : end]
+    else:
+        reversed_path = _PATH_REVERSED.match(head[:end][::-1])
+        path = reversed_path[0][::-1] if reversed_path else ""
+    return _GLUED.sub("", path), int(place[1]), function or None
+
+
+def _rank(head: str) -> int | None:
+    rank = None
+    for match in _RANK.finditer(head):
+        rank = int(match[1] or match[2])
+    return rank
+
+
+def _numbers(message: str) -> dict[str, int | float]:
+    """Return the named numbers that a verbose assertion's message holds."""
+    numbers: dict[str, int | float] = {}
+    for match in _NAMED_NUMBER.finditer(message):
+        name, number = (match[1], match[2]) if match[1] else (match[3], match[4])
+        numbers[name] = float(number) if "." in number else int(number)
+    return numbers

@@ -1,0 +1,277 @@
+"""From a text or an exception to a :class:`~cudassert_ipy.model.Failure`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from cudassert_ipy.decode import codes
+from cudassert_ipy.decode.advice import advice
+from cudassert_ipy.decode.assertions import AssertionParser
+from cudassert_ipy.decode.error_text import MAX_MESSAGE, ErrorScanner, ErrorText, read_message
+from cudassert_ipy.decode.lines import LineSplitter
+from cudassert_ipy.model import Failure
+
+if TYPE_CHECKING:
+    from cudassert_ipy.model import Assertion, Context, Platform
+
+_MAX_EXCEPTIONS = 50
+_MAX_TEXT = 200_000
+_WORDS = (
+    "CUDA",
+    "cuda",
+    "device-side",
+    "HIP ",
+    "CUDNN",
+    "cuDNN",
+    "cublas",
+    "NCCL",
+    "nccl",
+    "out of resource",
+    "_STATUS_",
+)
+_FROM_CHILDREN = frozenset(
+    {
+        "ChildFailedError",  # torchrun
+        "ProcessRaisedException",  # torch.multiprocessing
+        "RemoteError",  # ipyparallel
+        "RemoteTraceback",  # multiprocessing.Pool: cause of the exception that it brings
+        "_RemoteTraceback",  # concurrent.futures: the same
+    }
+)
+_CLASSES = frozenset({"AcceleratorError", "OutOfMemoryError", "CudaError"}) | _FROM_CHILDREN
+
+
+class TextDecoder:
+    """Decodes a stream of bytes; any chunking gives the same failure, and memory stays bounded."""
+
+    def __init__(self) -> None:
+        self._splitter = LineSplitter()
+        self._assertions = AssertionParser()
+        self._errors = ErrorScanner()
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the text."""
+        for line in self._splitter.feed(data):
+            self._assertions.read_line(line)
+            self._errors.read_line(line)
+
+    def close(self) -> Failure:
+        """Return what the whole text tells."""
+        for line in self._splitter.close():
+            self._assertions.read_line(line)
+            self._errors.read_line(line)
+        scanner = self._errors
+        return _failure(
+            scanner.error,
+            self._assertions.close(),
+            assertions_platform=self._assertions.platform,
+            child=scanner.child,
+            blocking=False if scanner.not_blocking else None,
+            otherwise=scanner.last_exception,
+            mentions_dsa=scanner.mentions_dsa,
+        )
+
+
+def decode_text(data: bytes | str) -> Failure:
+    """Return the failure that a log, traceback or captured stderr tells of.
+
+    Kind ``not_cuda`` if it tells of none. Never raises for any content.
+    """
+    decoder = TextDecoder()
+    decoder.feed(data.encode("utf-8", "replace") if isinstance(data, str) else data)
+    return decoder.close()
+
+
+def explain(text: str) -> Failure:
+    """Return what went wrong according to ``text``: a traceback, a log or pasted stderr."""
+    return decode_text(text)
+
+
+def decode_exception(exc: BaseException, captured: bytes = b"") -> Failure:
+    """Return the failure behind an exception, its causes and its contexts.
+
+    ``captured`` is what the process wrote to stderr meanwhile. The first CUDA error decides, sticky
+    ones before others. With assertions in ``captured`` but no CUDA error among the exceptions, the
+    context is ``unknown``: they may be another process's, and only a probe can tell.
+    """
+    parser = AssertionParser()
+    parser.feed(captured)
+    from_stderr = parser.close()
+    scanner = ErrorScanner()
+    errors = []
+    for node in _exceptions(exc):
+        error = _error_of(node, scanner)
+        if error is not None:
+            errors.append(error)
+    error = next((item for item in errors if item.sticky), None) or (errors[0] if errors else None)
+    failure = _failure(
+        error,
+        from_stderr,
+        assertions_platform=parser.platform,
+        child=scanner.child,
+        blocking=False if scanner.not_blocking else None,
+        otherwise=_first_line(exc),
+        mentions_dsa=scanner.mentions_dsa,
+    )
+    decided = error is not None and error.sticky is not False
+    if from_stderr and failure.process == "this" and not decided:
+        failure = dataclasses.replace(failure, context="unknown")
+    return failure
+
+
+def is_suspect(exc: BaseException) -> bool:
+    """Return whether ``exc`` could come from CUDA: a test cheap enough for every exception.
+
+    Looks at class names and at the arguments that are plain strings; runs no code of the user's.
+    """
+    for node in _exceptions(exc):
+        if not _CLASSES.isdisjoint([cls.__name__ for cls in type(node).__mro__]):
+            return True
+        for text in _strings(node):
+            if any(word in text for word in _WORDS):
+                return True
+    return False
+
+
+def _failure(
+    error: ErrorText | None,
+    assertions: tuple[Assertion, ...],
+    *,
+    assertions_platform: Platform,
+    child: bool,
+    blocking: bool | None,
+    otherwise: str,
+    mentions_dsa: bool,
+) -> Failure:
+    """Join what the error says and what the assertions say.
+
+    An assertion beside any error means that the device asserted: cuBLAS, cuDNN and NCCL then fail
+    with texts of their own, and ROCm reports a launch failure (719).
+    """
+    if assertions:
+        platform = error.platform if error and error.platform != "cuda" else assertions_platform
+        message = error.message if error else f"Assertion `{assertions[0].expression}` failed."
+        code = error.code if error and error.sticky else (710 if platform == "cuda" else None)
+        error = ErrorText("device_assert", code, True, platform, message[:MAX_MESSAGE])
+    if error is None:
+        return Failure(kind="not_cuda", message=otherwise[:MAX_MESSAGE])
+    failure = Failure(
+        kind=error.kind,
+        code=error.code,
+        platform=error.platform,
+        context=_context(error, child=child),
+        sticky=error.sticky,
+        process="child" if child else "this",
+        blocking=blocking,
+        message=error.message,
+        assertions=assertions,
+    )
+    return dataclasses.replace(failure, advice=advice(failure, mentions_dsa=mentions_dsa))
+
+
+def _context(error: ErrorText, *, child: bool) -> Context:
+    """Return the state of this process's context, as far as the error alone decides it."""
+    if child or error.sticky is False:
+        return "alive"
+    return "dead" if error.sticky else "unknown"
+
+
+def _exceptions(exc: BaseException) -> list[BaseException]:
+    """Return ``exc`` and all that it came from, the earliest first; bounded, cycles are cut.
+
+    The attributes are read past the class, which may have overridden them with user code.
+    """
+    order: list[BaseException] = []
+    seen: set[int] = set()
+    todo: list[BaseException] = [exc]
+    while todo and len(order) < _MAX_EXCEPTIONS:
+        node = todo.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        order.append(node)
+        related = [
+            _CONTEXT.__get__(node),
+            _CAUSE.__get__(node),
+        ]
+        if isinstance(node, BaseExceptionGroup):
+            related += reversed(_MEMBERS.__get__(node))
+        todo += [item for item in related if isinstance(item, BaseException)]
+    order.reverse()
+    return order
+
+
+_CONTEXT: Any = BaseException.__dict__["__context__"]
+_CAUSE: Any = BaseException.__dict__["__cause__"]
+_ARGS: Any = BaseException.__dict__["args"]
+_MEMBERS: Any = BaseExceptionGroup.__dict__["exceptions"]
+
+
+def _strings(exc: BaseException) -> list[str]:
+    """Return the exception's arguments that are plain strings, long ones cut in the middle."""
+    texts = []
+    for item in _ARGS.__get__(exc)[:10]:
+        if type(item) is str:
+            half = _MAX_TEXT // 2
+            texts.append(item if len(item) <= _MAX_TEXT else f"{item[:half]}\n{item[-half:]}")
+    return texts
+
+
+def _error_of(exc: BaseException, scanner: ErrorScanner) -> ErrorText | None:
+    """Return the CUDA error that this one exception is; tell ``scanner`` what its text shows."""
+    names = {cls.__name__ for cls in type(exc).__mro__}
+    text = "\n".join(_strings(exc)) or _own_text(exc)
+    carried = _scan(text)
+    scanner.not_blocking = scanner.not_blocking or carried.not_blocking
+    scanner.mentions_dsa = scanner.mentions_dsa or carried.mentions_dsa
+    if not _FROM_CHILDREN.isdisjoint(names) or "Traceback" in text:
+        # Its message is the traceback of another process or thread, not a person's sentence.
+        scanner.child = scanner.child or carried.child or not _FROM_CHILDREN.isdisjoint(names)
+        return carried.error
+    error = read_message(text.strip().split("\n", 1)[0])
+    code = _error_code(exc, names)
+    if code is not None:
+        return _from_code(code, error, text)
+    if error is None and "OutOfMemoryError" in names and "memory" in text:
+        return ErrorText("out_of_memory", None, False, "cuda", text.split("\n", 1)[0][:MAX_MESSAGE])
+    return error
+
+
+def _error_code(exc: BaseException, names: set[str]) -> int | None:
+    """Return ``torch.AcceleratorError.error_code`` (torch 2.8+); user-built ones have none."""
+    if "AcceleratorError" not in names:
+        return None
+    code = object.__getattribute__(exc, "__dict__").get("error_code")
+    return code if type(code) is int else None
+
+
+def _from_code(number: int, error: ErrorText | None, text: str) -> ErrorText:
+    code = codes.by_code(number)
+    message = error.message if error else text.split("\n", 1)[0][:MAX_MESSAGE]
+    platform = error.platform if error else "cuda"
+    if code is None:
+        return ErrorText("cuda_error", number, None, platform, message)
+    return ErrorText(code.kind, number, code.sticky, platform, message)
+
+
+def _scan(text: str) -> ErrorScanner:
+    scanner = ErrorScanner()
+    splitter = LineSplitter()
+    for line in splitter.feed(text.encode("utf-8", "replace") + b"\n"):
+        scanner.read_line(line)
+    return scanner
+
+
+def _own_text(exc: BaseException) -> str:
+    """Return ``str(exc)`` for classes that keep their text elsewhere than in ``args``."""
+    try:
+        text = str(exc)
+    except Exception:  # the user's __str__ may do anything; then the class name is all there is
+        return ""
+    return text[:_MAX_TEXT] if type(text) is str else ""
+
+
+def _first_line(exc: BaseException) -> str:
+    text = "\n".join(_strings(exc)).strip().split("\n", 1)[0]
+    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
