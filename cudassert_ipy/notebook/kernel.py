@@ -1,0 +1,338 @@
+"""Everything private of ipykernel that a restart in place needs, each behind a small function.
+
+Seen in ipykernel 7.4 (tested here); 6.29, 7.0 and 7.1 were tried by hand and differ only in what
+serializes requests (``_main_asyncio_lock`` from 7 on, ``schedule_dispatch`` before) and in
+subshells (from 7 on). ``can_exec`` says no wherever a needed name is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from cudassert_ipy import messages
+from cudassert_ipy.restart.inplace import RestartError, Undo, restart
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from cudassert_ipy.restart.handoff import Handoff
+    from cudassert_ipy.restart.start import Start
+
+DRAIN_SECONDS = 0.1
+"""What ZMQ's own threads get to put messages on the wire; what is left at the exec is lost."""
+_LAUNCHERS = {"ipykernel_launcher", "ipykernel", "ipykernel_launcher.py"}
+_NEEDED = (
+    "_abort_queues",
+    "_aborting",
+    "_publish_status",
+    "_parent_ident",
+    "set_parent",
+    "get_parent",
+)
+_IN_TURN = ("_main_asyncio_lock", "schedule_dispatch")
+
+
+def can_exec(shell: Any) -> str | None:
+    """Return why this kernel must not be replaced in place; None if it may.
+
+    An allow-list: only ipykernel's own kernel, started by its own launcher. Engines of ipyparallel,
+    Spyder's, Databricks' and Colab's kernels register elsewhere and would be lost.
+    """
+    if os.name != "posix":
+        return messages.RESTART_REFUSED_PLATFORM
+    kernel = getattr(shell, "kernel", None)
+    kind = type(kernel)
+    if (kind.__module__, kind.__name__) != ("ipykernel.ipkernel", "IPythonKernel"):
+        name = f"{kind.__module__}.{kind.__name__}"
+        return messages.RESTART_REFUSED_KERNEL.format(kernel=name)
+    if not _started_by_ipykernel(sys.orig_argv):
+        return messages.RESTART_REFUSED_COMMAND
+    for name in _NEEDED:
+        if not hasattr(kernel, name):
+            return messages.RESTART_REFUSED_INTERFACE.format(name=name)
+    if not any(hasattr(kernel, name) for name in _IN_TURN):
+        return messages.RESTART_REFUSED_INTERFACE.format(name=" / ".join(_IN_TURN))
+    return None
+
+
+def _started_by_ipykernel(arguments: list[str]) -> bool:
+    for before, argument in itertools.pairwise(arguments):
+        if before == "-m" and argument in _LAUNCHERS:
+            return True
+        if Path(argument).name == "ipykernel_launcher.py":
+            return True
+    return False
+
+
+# --- the request that a cell answers --------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellParent:
+    """The request a cell answers, JSON-ready: what routes output to the cell after a restart."""
+
+    message: dict[str, Any]
+    idents: tuple[str, ...]
+    """Routing identities of the client, as hex."""
+
+
+def parent_of_current_cell(shell: Any) -> CellParent | None:
+    """Return the request that is being answered on the shell channel; None outside a kernel."""
+    kernel = getattr(shell, "kernel", None)
+    if kernel is None:
+        return None
+    header = (kernel.get_parent("shell") or {}).get("header")
+    if not header:
+        return None
+    return CellParent(
+        message={"header": {key: _plain(value) for key, value in header.items()}},
+        idents=tuple(ident.hex() for ident in _shell_idents(kernel)),
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def _shell_idents(kernel: Any) -> list[bytes]:
+    # A dict in 6, a lazy mapping for compatibility in 7; empty bytes before the first request.
+    idents = kernel._parent_ident["shell"]
+    return [] if isinstance(idents, bytes) else [bytes(ident) for ident in idents]
+
+
+def next_execution_count(shell: Any, *, in_cell: bool) -> int:
+    """Return the number the next cell will get; ``in_cell``: a cell is running now.
+
+    IPython 9.18 counts up before the cell runs, older ones after it; the display hook always knows
+    the number of the running one.
+    """
+    if in_cell:
+        return int(shell.displayhook.prompt_count) + 1
+    return int(shell.execution_count)
+
+
+# --- leaving --------------------------------------------------------------------------------------
+
+
+class IpykernelHandle:
+    """The kernel as ``restart.inplace.restart`` needs it.
+
+    Args:
+        shell: the kernel's shell.
+        start: how the process was started, captured when the extension loaded.
+        before_exec: called when nothing more will be printed, to give back descriptors 1 and 2 as
+            the extension found them; returns what takes them again, for an exec that fails.
+
+    """
+
+    def __init__(
+        self, shell: Any, start: Start, before_exec: Callable[[], Undo | None] | None = None
+    ) -> None:
+        self.shell = shell
+        self.kernel = shell.kernel
+        self.start = start
+        self._before_exec = before_exec
+
+    def handoff_directory(self) -> Path:
+        """Return Jupyter's runtime directory, made if it is missing."""
+        from jupyter_core.paths import jupyter_runtime_dir
+
+        directory = Path(jupyter_runtime_dir())
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return directory
+
+    def options(self) -> list[str]:
+        """Return no further options."""
+        return []
+
+    def complete(self, handoff: Handoff, *, in_cell: bool) -> Handoff:
+        """Return ``handoff`` with what only the kernel knows: subshells, numbers, ``In``."""
+        return replace(
+            handoff,
+            connection_file=connection_file(self.shell),
+            subshell_ids=tuple(_subshell_ids(self.kernel)),
+            execution_count=next_execution_count(self.shell, in_cell=in_cell),
+            inputs=tuple(self.shell.history_manager.input_hist_raw),
+        )
+
+    def end_history(self) -> Undo:
+        """Close the history session."""
+        return end_history(self.shell)
+
+    def release_streams(self) -> Undo:
+        """Flush, then point descriptors 1 and 2 to where the process got them pointing.
+
+        ipykernel put pipes there that it reads itself; left so, the next process would write into
+        pipes without a reader and die of it.
+        """
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        saved = {number: os.dup(number) for number in (1, 2)}
+        again = self._before_exec() if self._before_exec is not None else None
+        for number, original in _original_descriptors(self.kernel).items():
+            os.dup2(original, number)
+        time.sleep(DRAIN_SECONDS)
+
+        def undo() -> None:
+            for number, descriptor in saved.items():
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            if again is not None:
+                again()
+
+        return undo
+
+
+def end_history(shell: Any) -> Undo:
+    """Close the history session of a shell; the result opens a new one."""
+    history = shell.history_manager
+    if not getattr(history, "enabled", False):
+        return nothing
+    try:
+        history.end_session()
+    except Exception as error:
+        shell.log.warning("history session not closed: %s", error)
+        return nothing
+    new_session: Undo = history.new_session
+    return new_session
+
+
+def connection_file(shell: Any) -> str | None:
+    """Return the base name of the kernel's connection file."""
+    path = getattr(getattr(shell.kernel, "parent", None), "connection_file", "")
+    return Path(path).name or None
+
+
+def restart_now(handle: IpykernelHandle, handoff: Handoff, *, blocking: bool) -> NoReturn:
+    """Restart from within the running cell; ``handoff.reply_owed`` makes the next process reply.
+
+    Requests that wait behind the cell are answered ``aborted``. Raises ``RestartError``.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        reason = messages.RESTART_REFUSED_THREAD
+        raise RestartError(messages.RESTART_FAILED.format(reason=reason))
+    _abort_received(handle.kernel)
+    restart(handle, handle.complete(handoff, in_cell=True), blocking=blocking)
+
+
+def restart_soon(
+    handle: IpykernelHandle,
+    make_handoff: Callable[[], Handoff],
+    *,
+    blocking: bool,
+    on_failure: Callable[[Exception], None],
+) -> None:
+    """Restart as soon as the kernel has answered what it is answering; any thread.
+
+    Queued cells get ``aborted`` replies first. ``make_handoff`` runs at the last moment;
+    ``on_failure`` gets whatever went wrong, and the kernel goes on.
+    """
+    kernel = handle.kernel
+
+    async def leave() -> None:
+        try:
+            _abort_received(kernel)
+            handoff = handle.complete(make_handoff(), in_cell=False)
+            restart(handle, handoff, blocking=blocking)
+        except Exception as error:
+            on_failure(error)
+
+    async def abort_first() -> None:
+        kernel._abort_queues()
+        while kernel._aborting:  # noqa: ASYNC110 - a plain flag of ipykernel, nothing to wait on
+            await asyncio.sleep(0.01)
+        in_turn(kernel, kernel.io_loop, leave)
+
+    kernel.io_loop.add_callback(abort_first)
+
+
+def in_turn(kernel: Any, io_loop: Any, work: Callable[[], Awaitable[None]]) -> None:
+    """Run ``work`` between two requests; nothing on the main shell runs until it ends."""
+    lock = getattr(kernel, "_main_asyncio_lock", None)
+    if lock is not None:  # ipykernel 7
+
+        async def locked() -> None:
+            async with lock:
+                await work()
+
+        io_loop.add_callback(locked)
+    else:  # ipykernel 6: its queue takes any coroutine function
+        io_loop.add_callback(lambda: kernel.schedule_dispatch(work))
+
+
+def _original_descriptors(kernel: Any) -> dict[int, int]:
+    """Return {descriptor: ipykernel's copy of what it was}; empty where it did not redirect."""
+    streams = (sys.stdout, sys.stderr, getattr(kernel, "_stdout", None))
+    streams += (getattr(kernel, "_stderr", None),)
+    found = {}
+    for stream in streams:
+        number = getattr(stream, "_original_stdstream_fd", None)
+        copy = getattr(stream, "_original_stdstream_copy", None)
+        if number is not None and copy is not None:
+            found[number] = copy
+    return found
+
+
+def _abort_received(kernel: Any) -> None:
+    """Answer ``aborted`` to what the kernel received but has not begun (ipykernel 7).
+
+    Without it those requests are lost with the process and their cells stay busy for ever.
+    """
+    channel = getattr(kernel, "shell_channel_thread", None)
+    pair = getattr(getattr(channel, "manager", None), "_shell_channel_to_main", None)
+    if pair is None:
+        return
+    _pass_through(channel)
+    reply_to = channel.manager.get_subshell_to_shell_channel_socket(None)
+    for idents, message in _received(kernel, pair.to_socket):
+        kernel._publish_status("busy", "shell", parent=message)
+        kernel._send_abort_reply(reply_to, message, idents)
+        kernel._publish_status("idle", "shell", parent=message)
+    _pass_through(channel)
+
+
+def _received(kernel: Any, socket: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
+    import zmq
+
+    while True:
+        try:
+            frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return
+        if len(frames) == 1:  # the kernel's own "stop aborting"
+            continue
+        try:
+            idents, rest = kernel.session.feed_identities(frames, copy=False)
+            message = kernel.session.deserialize(rest, content=True, copy=False)
+        except ValueError as error:  # bad signature: ipykernel drops such a message as well
+            kernel.log.warning("message dropped before the restart: %s", error)
+            continue
+        yield idents, message
+
+
+def _pass_through(channel: Any) -> None:
+    """Wait until the thread between sockets and main shell has handed over what it had."""
+    for _ in range(2):
+        passed = threading.Event()
+        channel.io_loop.add_callback(passed.set)
+        passed.wait(0.5)
+        time.sleep(0.01)
+
+
+def _subshell_ids(kernel: Any) -> list[str]:
+    manager = getattr(getattr(kernel, "shell_channel_thread", None), "manager", None)
+    return list(manager.list_subshell()) if hasattr(manager, "list_subshell") else []
+
+
+def nothing() -> None:
+    """Undo nothing."""

@@ -1,0 +1,175 @@
+"""The first moments of a kernel after a restart in place (private interfaces as in ``kernel``)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import sys
+from typing import TYPE_CHECKING, Any
+
+from cudassert_ipy import messages
+from cudassert_ipy.notebook.kernel import in_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from cudassert_ipy.restart.handoff import Handoff
+
+
+def schedule_resume(
+    shell: Any, handoff: Handoff, work: Callable[[], Awaitable[None]], *, settle: float = 0.3
+) -> None:
+    """Run ``work()`` once the kernel's loop starts, before any request; call it at load time.
+
+    Around it: subshells are made again, ``settle`` seconds pass (front ends reconnect every 100 to
+    200 ms; earlier output was lost), output belongs to the original cell, the kernel is busy, then
+    idle, an owed reply is sent, and the prompt numbers go on.
+    """
+    from tornado.ioloop import IOLoop
+
+    kernel = shell.kernel
+
+    async def resume() -> None:
+        _recreate_subshells(kernel, handoff.subshell_ids)
+        await asyncio.sleep(settle)
+        take_parent(shell, handoff)
+        parent = _message(handoff)
+        kernel._publish_status("busy", "shell", parent=parent)
+        failure: BaseException | None = None
+        try:
+            await work()
+        except BaseException as error:
+            failure = error
+            print(messages.RESUME_BROKEN.format(error=_name(error)), file=sys.stderr)
+        restore_numbers(shell, handoff)
+        take_parent(shell, handoff)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        if handoff.reply_owed and parent is not None:
+            _send_owed_reply(kernel, parent, handoff, failure)
+        kernel._publish_status("idle", "shell", parent=parent)
+
+    in_turn(kernel, IOLoop.current(), resume)
+
+
+def _name(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def take_parent(shell: Any, handoff: Handoff) -> None:
+    """Route output to the cell that asked for the restart. Needed again after every cell."""
+    parent = _message(handoff)
+    if parent is not None:
+        shell.kernel.set_parent(_idents(handoff), parent)
+
+
+def drop_output(shell: Any, handoff: Handoff) -> None:
+    """Route output to a request that nobody made: front ends ignore it.
+
+    The streams stay the objects they are, so that a logging handler made in a set-up cell works on.
+    """
+    header = dict((_message(handoff) or {}).get("header", {}))
+    header["msg_id"] = secrets.token_hex(16)
+    shell.kernel.set_parent(_idents(handoff), _request(header))
+
+
+def restore_numbers(shell: Any, handoff: Handoff) -> None:
+    """Let prompt numbers go on, and give ``In`` back its old entries for cells that did not run."""
+    history = shell.history_manager
+    for kept in (history.input_hist_raw, history.input_hist_parsed):
+        del kept[handoff.execution_count :]
+        for number, source in enumerate(handoff.inputs[: handoff.execution_count]):
+            if number >= len(kept):
+                kept.append(source)
+            elif not kept[number]:
+                kept[number] = source
+        kept.extend([""] * (handoff.execution_count - len(kept)))
+    shell.execution_count = handoff.execution_count
+
+
+def _message(handoff: Handoff) -> dict[str, Any] | None:
+    header = (handoff.parent or {}).get("header")
+    if not isinstance(header, dict) or not isinstance(header.get("msg_id"), str):
+        return None
+    return _request(header)
+
+
+def _request(header: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "header": header,
+        "msg_id": header["msg_id"],
+        "msg_type": header.get("msg_type", "execute_request"),
+        "parent_header": {},
+        "metadata": {},
+        "content": {},
+        "buffers": [],
+    }
+
+
+def _idents(handoff: Handoff) -> list[bytes]:
+    with contextlib.suppress(ValueError):
+        return [bytes.fromhex(ident) for ident in handoff.idents]
+    return []
+
+
+def _send_owed_reply(
+    kernel: Any, parent: dict[str, Any], handoff: Handoff, failure: BaseException | None
+) -> None:
+    content: dict[str, Any] = {
+        "status": "ok",
+        "execution_count": handoff.execution_count - 1,
+        "user_expressions": {},
+        "payload": [],
+    }
+    if failure is not None:
+        content["status"] = "error"
+        content.update(ename=type(failure).__name__, evalue=str(failure), traceback=[])
+    channel = getattr(kernel, "shell_channel_thread", None)
+    if channel is not None:  # ipykernel 7: only that thread writes to the socket
+        stream = channel.manager.get_subshell_to_shell_channel_socket(None)
+    else:
+        stream = kernel.shell_stream
+    metadata = {"status": content["status"]}
+    kernel.session.send(
+        stream, "execute_reply", content, parent, ident=_idents(handoff), metadata=metadata
+    )
+
+
+def _recreate_subshells(kernel: Any, ids: tuple[str, ...]) -> None:
+    """Make subshells with the ids the page knows, else every widget of it is dead.
+
+    ``_create_subshell`` draws its id from the module's ``uuid``; that is replaced for the call
+    (seen in 7.0, 7.1 and 7.4).
+    """
+    import uuid
+
+    channel = getattr(kernel, "shell_channel_thread", None)
+    manager = getattr(channel, "manager", None)
+    module = sys.modules.get("ipykernel.subshell_manager")
+    if not ids or not hasattr(manager, "_create_subshell") or not hasattr(module, "uuid"):
+        return
+
+    class FixedUuid:
+        def __init__(self, value: uuid.UUID) -> None:
+            self.value = value
+
+        def uuid4(self) -> uuid.UUID:
+            return self.value
+
+    def create() -> None:
+        known = set(manager.list_subshell())
+        for text in ids[:64]:
+            try:
+                value = uuid.UUID(text)
+            except ValueError:
+                continue
+            if str(value) in known:
+                continue
+            module.uuid = FixedUuid(value)  # type: ignore[union-attr]
+            try:
+                manager._create_subshell()
+            finally:
+                module.uuid = uuid  # type: ignore[union-attr]
+
+    channel.io_loop.add_callback(create)
