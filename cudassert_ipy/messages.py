@@ -77,6 +77,14 @@ CAPTURE_FAILED = (
 CHECKED_GOOD = "%%cuda_debug: {count} operands checked, all valid."
 DISABLED = "cudassert_ipy is turned off by CUDASSERT_DISABLE=1."
 
+# --- notebook: after a restart ---------------------------------------------------------------------
+
+RESUME_STEP = "[{done}/{total}] {label}"
+PENDING_FOUND = (
+    "Before the restart {count} {cells} had run. %cuda_debug restart runs them again and replays "
+    "the failing cell; nothing runs by itself."
+)
+
 # --- notebook: status -----------------------------------------------------------------------------
 
 STATUS_NO_TORCH = "torch is not imported yet; nothing to watch."
@@ -182,6 +190,8 @@ CONTEXT_DEAD_LOG = "The CUDA context of that process is dead: it has to be start
 CONTEXT_ALIVE_LOG = "The CUDA context of that process survives this; no restart is needed for it."
 IN_CHILD = "It happened in a child process (a DataLoader worker, for example)."
 NO_CUDA_IN_TEXT = "No CUDA error found in this text."
+CHECKED_GOOD = "Nothing out of range: {count} tensors checked"
+CHECKED_BAD = "{bad} of {count} checked tensors hold values out of range"
 
 FINDING_TITLE = (
     "{count} of {total} {values} in {name:code} {verb} out of range for {operation:code}"
@@ -401,8 +411,10 @@ PLAN_RUNS_NONE = "No cell will run again."
 PLAN_LOST = "Lost with the restart:"
 PLAN_LOST_GPU = "every tensor on the GPU (already unreadable)"
 PLAN_LOST_VARIABLE = "{name:code} ({type}, {size})"
+PLAN_LOST_UNSIZED = "{name:code} ({type})"
 PLAN_LOST_CHILD = "child process {name:code} ends"
 PLAN_MORE = "{count} more variables"
+PLAN_EARLIER = "{count} earlier cells run first, as recorded."
 PLAN_LONG = "long"
 PLAN_SHELL_ONLY = "shell only, skipped unless ticked"
 PLAN_SECONDS = "{seconds} s"

@@ -15,7 +15,7 @@ _ANSI = re.compile(
     r"|\x1b[ -/]*[0-~]"
     r"|\x9b[0-?]*[ -/]*[@-~]"
 )
-# Cc: controls; Cf: bidirectional overrides, zero-width and tag characters; Cs: lone surrogates, which
+# Cc: controls; Cf: bidirectional overrides, zero-width, tags; Cs: lone surrogates, which
 # cannot be encoded; Co: private use; Zl and Zp: line separators that some viewers honor.
 _DROPPED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _MAX_MARKS = 4

@@ -65,7 +65,8 @@ def finding_rows(diagnosis: Diagnosis) -> list[Row]:
         rows.append(row("rows", plain(_batch_rows(finding))))
     if finding.hint:
         rows.append(row("hint", plain(finding.hint)))
-    if replay is not None and replay.exception:
+    # The guard's own exception says what stands above already.
+    if replay is not None and replay.exception and replay.state != "guard":
         rows.append(row("cpu_torch", code(clean_line(replay.exception, 300))))
     rows.append(row("certainty", _certainty(diagnosis, finding)))
     return rows

@@ -16,7 +16,7 @@ from cudassert_ipy import messages
 from cudassert_ipy.report.numbers import count
 from cudassert_ipy.report.private import without_values
 from cudassert_ipy.report.tensors import tensor_lines
-from cudassert_ipy.report.view import view
+from cudassert_ipy.report.view import SIGNS, view
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -29,14 +29,17 @@ def render_html(diagnosis: Diagnosis, *, show_values: bool = True) -> str:
     """Return the diagnosis as one HTML fragment that brings its own style."""
     if not show_values:
         diagnosis = without_values(diagnosis)
-    return _render("diagnosis.html.j2", **_parts(diagnosis))
+    return render_template("diagnosis.html.j2", **_parts(diagnosis))
 
 
 def render_finding_html(diagnosis: Diagnosis, *, show_values: bool = True) -> str:
-    """Return the diagnosis without the tensor table, for a widget that has a table of its own."""
+    """Return the outcome as one line that unfolds to everything but the tensor table.
+
+    For a widget that has a table of its own.
+    """
     if not show_values:
         diagnosis = without_values(diagnosis)
-    return _render("diagnosis.html.j2", **{**_parts(diagnosis), "lines": (), "more": 0})
+    return render_template("headline.html.j2", **{**_parts(diagnosis), "lines": (), "more": 0})
 
 
 def render_tensors_html(
@@ -50,12 +53,7 @@ def render_tensors_html(
     if not show_values:
         diagnosis = without_values(diagnosis)
     lines, more = tensor_lines(diagnosis, role=role, only_bad=only_bad)
-    return _render("tensors.html.j2", lines=lines, more=more)
-
-
-def render_panel_html(name: str, **values: Any) -> str:
-    """Return a template of the widget panel; every value is escaped."""
-    return _render(name, **values)
+    return render_template("tensors.html.j2", lines=lines, more=more)
 
 
 def _parts(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -65,8 +63,10 @@ def _parts(diagnosis: Diagnosis) -> dict[str, Any]:
     return {"said": said, "lines": lines, "more": more, "tensors_summary": summary}
 
 
-def _render(name: str, **values: Any) -> str:
-    return _environment().get_template(name).render(m=messages, count=count, **values).strip()
+def render_template(name: str, **values: Any) -> str:
+    """Return one of our templates, filled; every value is escaped."""
+    template = _environment().get_template(name)
+    return template.render(m=messages, count=count, signs=SIGNS, **values).strip()
 
 
 @functools.cache

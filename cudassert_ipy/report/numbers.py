@@ -41,6 +41,21 @@ def seconds(value: float) -> str:
     return f"{value:.2g}" if value < 10 else f"{value:,.0f}"
 
 
+def is_number(value: object) -> bool:
+    """Return whether ``value`` is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def size_text(size_in_bytes: int) -> str:
+    """Return a number of bytes for a person, in powers of 1000."""
+    amount = float(min(max(size_in_bytes, 0), 10**18))
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:,.0f} TB"
+
+
 def shape(sizes: Sequence[int]) -> str:
     """Return a shape or position in brackets; long ones are cut."""
     shown = ", ".join(number(size) for size in sizes[:8])

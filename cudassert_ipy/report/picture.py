@@ -1,4 +1,4 @@
-"""The range picture: where the values lie against the valid range, as geometry and as a text bar."""
+"""The range picture: where the values lie against the valid range; as geometry and as text."""
 
 from __future__ import annotations
 

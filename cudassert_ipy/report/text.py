@@ -13,7 +13,7 @@ from cudassert_ipy.report.phrase import as_text
 from cudassert_ipy.report.picture import text_bar
 from cudassert_ipy.report.private import without_values
 from cudassert_ipy.report.tensors import tensor_lines
-from cudassert_ipy.report.view import View, one_line, view
+from cudassert_ipy.report.view import SIGNS, View, one_line, view
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +27,6 @@ __all__ = ["one_line", "render_failure", "render_text"]
 
 _MIN_WIDTH = 40
 _LABEL_WIDTH = 13
-_MARKS = {"bad": "✗", "good": "✓", "unsure": "?", "quiet": "·"}
 _TENSOR_LINES = 12
 # Columns of messages.TENSORS_HEAD that fit: tensor, role, shape, type, min, max, allowed, bad.
 _TENSOR_COLUMNS = (0, 1, 3, 4, 5, 6, 7, 8)
@@ -84,7 +83,7 @@ def _finish(console: Console) -> str:
 def _print_view(console: Console, said: View) -> None:
     from rich.text import Text
 
-    title = f"{_MARKS[said.tone]} {as_text(said.title)}"
+    title = f"{SIGNS[said.tone]} {as_text(said.title)}"
     if said.place:
         title += f"  ({said.place})"
     console.print(Text(title))

@@ -1,4 +1,4 @@
-"""What a diagnosis says and in which order: the one place from which all renderers take their words.
+"""What a diagnosis says and in which order: all renderers take their words from here.
 
 A view is plain data: clean, bounded, not escaped. The renderers only set it.
 """
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from cudassert_ipy.model import Assertion, Diagnosis, Environment, Failure
 
 Tone: TypeAlias = Literal["bad", "good", "unsure", "quiet"]
+SIGNS: dict[Tone, str] = {"bad": "✗", "good": "✓", "unsure": "?", "quiet": "·"}
+"""Signs beside the color, which alone would not reach everybody."""
+
 _MAX_ASSERTIONS = 5
 
 
@@ -45,6 +48,8 @@ def view(diagnosis: Diagnosis, *, in_kernel: bool = True) -> View:
     if is_short(diagnosis, in_kernel=in_kernel):
         return _short(diagnosis)
     finding, failure = diagnosis.finding, diagnosis.failure
+    if finding is None and failure is None and diagnosis.replay is None:
+        return _checked(diagnosis)
     rows: list[Row] = []
     details: list[Detail] = []
     source = None
@@ -88,7 +93,7 @@ def is_short(diagnosis: Diagnosis, *, in_kernel: bool = True) -> bool:
     if diagnosis.finding is not None or diagnosis.replay is not None:
         return False
     if diagnosis.failure is None or diagnosis.failure.kind == "not_cuda":
-        return True
+        return not diagnosis.tensors
     # Under a notebook cell the traceback tells the rest; a log is explained on its own.
     return in_kernel and (diagnosis.cell.innocent or diagnosis.context == "alive")
 
@@ -115,6 +120,19 @@ def _short(diagnosis: Diagnosis) -> View:
         place="",
         simulated=diagnosis.environment.simulated,
         short=True,
+    )
+
+
+def _checked(diagnosis: Diagnosis) -> View:
+    """Return the view of a cell that went well and whose operands were looked at."""
+    bad = sum(tensor.bad_count > 0 for tensor in diagnosis.tensors)
+    template = messages.CHECKED_BAD if bad else messages.CHECKED_GOOD
+    return View(
+        tone="bad" if bad else "good",
+        title=phrase(template, bad=numbers.count(bad), count=numbers.count(len(diagnosis.tensors))),
+        place=_place(diagnosis),
+        simulated=diagnosis.environment.simulated,
+        short=False,
     )
 
 

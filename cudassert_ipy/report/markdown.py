@@ -1,0 +1,118 @@
+"""A diagnosis as Markdown, made to be pasted into an issue of some project."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from cudassert_ipy import messages
+from cudassert_ipy.report.clean import clean_line, hide_home
+from cudassert_ipy.report.numbers import count
+from cudassert_ipy.report.private import without_values
+from cudassert_ipy.report.tensors import tensor_lines
+from cudassert_ipy.report.view import view
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cudassert_ipy.model import Diagnosis
+    from cudassert_ipy.report.parts import Row
+    from cudassert_ipy.report.phrase import Part, Phrase
+    from cudassert_ipy.report.source import MarkedSource
+
+_BACKTICKS = re.compile(r"`+")
+# Brackets alone do nothing; what would make a link or an image of them is escaped.
+_SPECIAL = re.compile(r"([\\`*_<>~&]|\](?=[(\[:]))")
+# Words that a forge turns into a mention, a reference or a link; only code keeps them from it.
+_LINKED = re.compile(r"@|#\d|://|\bwww\.|\bGH-\d|\b[0-9a-f]{7,40}\b", re.IGNORECASE)
+
+
+def render_markdown(diagnosis: Diagnosis, *, show_values: bool = True) -> str:
+    """Return the diagnosis as Markdown that mentions nobody, embeds nothing and names no home.
+
+    Source lines and, with ``show_values``, tensor values are in it: show it before it is sent.
+    """
+    if not show_values:
+        diagnosis = without_values(diagnosis)
+    said = view(diagnosis)
+    place = f" ({_plain(said.place)})" if said.place else ""
+    lines = [f"### {messages.MARKDOWN_TITLE}", "", f"{_say(said.title)}{place}", ""]
+    if said.simulated:
+        lines += [f"*{messages.SIMULATED}*", ""]
+    if diagnosis.failure is not None and diagnosis.failure.message:
+        first = diagnosis.failure.message.strip().partition("\n")[0]
+        lines += [_code(clean_line(first)), ""]
+    if said.source is not None:
+        lines += [*_source(said.source), ""]
+    if said.rows:
+        lines += [*_rows(said.rows), ""]
+    for detail in said.details:
+        lines += [f"**{detail.summary}**", "", *_rows(detail.rows), ""]
+    lines += _tensors(diagnosis)
+    lines.append(f"*{messages.REPORT_FOOTER}*")
+    return "\n".join(lines) + "\n"
+
+
+def _say(item: Phrase) -> str:
+    return "".join(_part(part) for part in item)
+
+
+def _part(part: Part) -> str:
+    if part.style == "code":
+        return _code(part.text)
+    if part.style == "strong":
+        return f"**{_plain(part.text)}**"
+    return _plain(part.text)
+
+
+def _code(text: str) -> str:
+    """Return ``text`` as a code span whose fence is longer than any run of backticks in it."""
+    text = hide_home(text)
+    longest = max((len(run) for run in _BACKTICKS.findall(text)), default=0)
+    fence = "`" * (longest + 1)
+    pad = " " if not text or text[0] in " `" or text[-1] in " `" else ""
+    return f"{fence}{pad}{text}{pad}{fence}"
+
+
+def _plain(text: str) -> str:
+    words = hide_home(text).split(" ")
+    return " ".join(
+        _code(word) if _LINKED.search(word) else _SPECIAL.sub(r"\\\1", word) for word in words
+    )
+
+
+def _rows(rows: Iterable[Row]) -> list[str]:
+    return [f"- **{row.label}:** {_say(row.text)}" for row in rows]
+
+
+def _source(source: MarkedSource) -> list[str]:
+    text = hide_home(source.text)
+    longest = max((len(run) for run in _BACKTICKS.findall(text)), default=0)
+    fence = "`" * max(longest + 1, 3)
+    lines = [f"{fence}python", text]
+    if source.marked and text == source.text:
+        lines.append(" " * len(source.before) + "^" * len(source.marked))
+    return [*lines, fence]
+
+
+def _tensors(diagnosis: Diagnosis) -> list[str]:
+    lines, more = tensor_lines(diagnosis)
+    if not lines:
+        return []
+    table = [
+        _table_row(messages.TENSORS_HEAD),
+        _table_row(["---"] * len(messages.TENSORS_HEAD)),
+        *(_table_row([_cell(cell) for cell in line.cells]) for line in lines),
+    ]
+    if more:
+        table += ["", messages.TENSORS_MORE.format(count=count(more))]
+    return [*table, ""]
+
+
+def _cell(text: str) -> str:
+    # In a table even a code span must not hold a bare vertical bar.
+    return _code(text).replace("|", "\\|") if text else ""
+
+
+def _table_row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
