@@ -1,0 +1,1 @@
+"""What the tool costs, as ratios measured side by side in one run: ``python -m benchmarks``."""
