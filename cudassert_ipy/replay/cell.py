@@ -1,0 +1,185 @@
+"""In the child: rebuild the device state on the CPU, run the cell there, and judge how it went."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from cudassert_ipy import messages
+from cudassert_ipy.checks.frames import user_frames
+from cudassert_ipy.checks.operators import Operator, table
+from cudassert_ipy.errors import OperandError
+from cudassert_ipy.replay.iterators import NeedsParentError, forbid_worker_iterators
+from cudassert_ipy.replay.modes import ActiveModes
+from cudassert_ipy.replay.protocol import Done, Found, Progress, Remark, Row
+from cudassert_ipy.replay.replacement import CannotReplaceError, Replaced, replace_device_tensors
+from cudassert_ipy.standin.device import StandinDevice
+from cudassert_ipy.standin.replay_policy import ReplayPolicy
+
+if TYPE_CHECKING:
+    from cudassert_ipy.model import Finding, Outcome
+    from cudassert_ipy.replay.state import HostCopies
+
+Send = Callable[[Progress | Found | Row | Remark | Done], None]
+
+_TEXT_LIMIT: Final = 2_000
+_NO_BACKWARD = "Unable to handle autograd's threading in combination with fork"
+"""From ``torch/csrc/autograd/engine.cpp`` (torch 2.6 to 2.14)."""
+
+
+class CellReplay:
+    """One replay of one cell, in the child.
+
+    Args:
+        copies: host copies of device storages.
+        execute: runs the source of a cell and lets its exception through.
+        send: tells the parent; findings are sent at once, so that they survive a crash.
+
+    """
+
+    def __init__(self, copies: HostCopies, execute: Callable[[str], None], send: Send) -> None:
+        self._copies = copies
+        self._execute = execute
+        self._send = send
+        self._finding: Finding | None = None
+        self._remark: str | None = None
+        self._needed: list[str] = []
+        self._outer_frames = 0
+
+    def run(self, source: str, started: float) -> Done:
+        """Run ``source`` and return the last word; ``started``: ``time.monotonic()`` of then."""
+        modes = ActiveModes()
+        forbid_worker_iterators(self._needed.append)
+        torch.set_num_threads(1)  # a pool's threads did not survive the fork: it would hang
+        try:
+            replaced = replace_device_tensors(self._copies)
+        except CannotReplaceError as error:
+            note = messages.REPLAY_CANNOT_REPLACE.format(detail=error)
+            return Done(outcome="inconclusive", note=note)
+        policy = _Policy(self._record)
+        failure = None
+        with StandinDevice(policy), modes.user_modes():
+            self._outer_frames = sum(1 for _ in user_frames())
+            try:
+                self._execute(source)
+            except BaseException as error:
+                failure = error
+        seconds = time.monotonic() - started
+        for row in policy.collector.rows:
+            self._send(Row(row=row))
+        outcome, notes = self._judge(failure, substitute=policy.collector.substitute_index_passed)
+        return Done(
+            outcome=outcome,
+            exception=self._exception(failure),
+            seconds=seconds,
+            substituted=replaced.substituted,
+            note=" ".join([*notes, *_as_of(replaced)]) or None,
+        )
+
+    def _record(self, finding: Finding, func: Any, args: tuple[Any, ...], kwargs: Any) -> None:
+        """Tell a finding at once; for the first, tell also what CPU torch says to it."""
+        inner = sum(1 for _ in user_frames()) - self._outer_frames
+        frames = finding.frames[-inner:] if inner > 0 else finding.frames
+        finding = replace(finding, frames=frames)
+        self._send(Found(finding=finding))
+        if self._finding is None:
+            self._finding = finding
+            self._remark = _what_cpu_says(func, args, kwargs)
+            if self._remark is not None:
+                self._send(Remark(text=self._remark))
+
+    def _judge(
+        self, failure: BaseException | None, *, substitute: bool
+    ) -> tuple[Outcome, list[str]]:
+        if self._finding is not None:
+            return "raised", [] if self._remark else [messages.REPLAY_CPU_SILENT]
+        if self._needed:
+            return "inconclusive", self._needed[:1]
+        notes = []
+        if failure is not None and not isinstance(failure, SystemExit):
+            notes.append(_why_it_stopped(failure))
+        if substitute:
+            notes.append(messages.REPLAY_SUBSTITUTE_PASSED)
+        if notes:
+            return "inconclusive", notes
+        return "clean", [] if failure is None else [messages.REPLAY_EXITED]
+
+    def _exception(self, failure: BaseException | None) -> str | None:
+        if self._remark is not None:
+            return self._remark
+        if failure is None or isinstance(failure, OperandError | SystemExit):
+            return None
+        return _text_of(failure)
+
+
+class _Policy(ReplayPolicy):
+    """The replay's policy, which tells each finding where it is made."""
+
+    def __init__(self, record: Callable[[Finding, Any, tuple[Any, ...], Any], None]) -> None:
+        super().__init__()
+        self._record = record
+
+    def launch(self, operator: Operator | None, args: tuple[Any, ...], kwargs: Any) -> bool:
+        try:
+            return bool(super().launch(operator, args, kwargs))
+        except OperandError as error:
+            self._record(error.finding, _overload_of(operator), args, kwargs)
+            raise
+
+
+def _overload_of(operator: Operator | None) -> Any:
+    return next((func for func, row in table().items() if row is operator), None)
+
+
+def _what_cpu_says(func: Any, args: tuple[Any, ...], kwargs: Any) -> str | None:
+    """Run the bad operation on CPU torch and return its message; None where it says nothing.
+
+    Only operations of the operator table come here; their CPU kernels raise or answer, they do not
+    crash. The child's tensors may be changed by it: nobody looks at them after an exception.
+    """
+    try:
+        func(*args, **(kwargs or {}))
+    except Exception as error:
+        return _text_of(error)
+    return None
+
+
+def _why_it_stopped(failure: BaseException) -> str:
+    if isinstance(failure, MemoryError) or "can't allocate memory" in str(failure):
+        return messages.REPLAY_NO_MEMORY
+    for error in _chain(failure):
+        if isinstance(error, OSError) and error.errno in (errno.EBADF, errno.ENOTSOCK):
+            return messages.REPLAY_NEEDS_SHARED
+        if isinstance(error, NeedsParentError):
+            return messages.REPLAY_WORKER_ITERATOR
+        if _NO_BACKWARD in _text_of(error):
+            return messages.REPLAY_NO_BACKWARD
+    return messages.REPLAY_EXCEPTION
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return f"{type(error).__name__}: {text}"[:_TEXT_LIMIT]
+
+
+def _as_of(replaced: Replaced) -> list[str]:
+    if not replaced.cells:
+        return []
+    return [messages.REPLAY_AS_OF.format(cells=", ".join(map(str, replaced.cells)))]

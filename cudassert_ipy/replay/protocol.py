@@ -1,0 +1,182 @@
+"""What the child tells its parent and what the parent asks of it: one JSON object a line.
+
+The user's code runs in the child and can write to the pipe, so the parent treats every byte as
+hostile: lines and their number are bounded, nothing is unpickled or executed, and what does not fit
+an event is counted and dropped.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from cudassert_ipy.model import Finding, Outcome, Record, ReplayState, TensorRow
+
+LINE_LIMIT: Final = 256 * 1024
+"""Bytes of one event; a longer line is dropped."""
+EVENT_LIMIT: Final = 20_000
+"""Events of one replay; further ones are dropped, except the last word of the child."""
+_TEXT_LIMIT = 4_000
+_LIST_LIMIT = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress(Record):
+    """The child is alive."""
+
+    label: str
+    seconds: float
+    """Seconds since the cell started."""
+    fraction: float | None = None
+    """Part done, 0 to 1; None where nobody can know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found(Record):
+    """An operation was given an operand that its CUDA kernel would assert on."""
+
+    finding: Finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row(Record):
+    """One tensor that an operation of the cell took as operand."""
+
+    row: TensorRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remark(Record):
+    """CPU torch's own message for the operation of the first finding."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done(Record):
+    """The child's last word."""
+
+    outcome: Outcome
+    exception: str | None = None
+    seconds: float = 0.0
+    substituted: int = 0
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output(Record):
+    """Text that the cell printed. Read from the child's own stdout and stderr, never sent."""
+
+    text: str
+
+
+Event: TypeAlias = Progress | Found | Row | Remark | Done | Output
+
+_KINDS: Final[dict[str, type[Progress | Found | Row | Remark | Done]]] = {
+    "progress": Progress,
+    "found": Found,
+    "row": Row,
+    "remark": Remark,
+    "done": Done,
+}
+_NAMES: Final = {cls: name for name, cls in _KINDS.items()}
+
+
+def encode(event: Progress | Found | Row | Remark | Done) -> bytes:
+    """Return ``event`` as one line of ASCII JSON, its texts and lists cut to a sensible length."""
+    data = {"event": _NAMES[type(event)], **_cut(event.to_dict())}
+    return json.dumps(data, allow_nan=False).encode("ascii") + b"\n"
+
+
+def _cut(value: Any) -> Any:
+    if isinstance(value, str):
+        return value[:_TEXT_LIMIT]
+    if isinstance(value, list):
+        return [_cut(item) for item in value[:_LIST_LIMIT]]
+    if isinstance(value, dict):
+        return {key: _cut(item) for key, item in value.items()}
+    return value
+
+
+class EventDecoder:
+    """Turn the bytes of the pipe, in any chunks, into events.
+
+    Attributes:
+        rejected: lines that were no event, too long or too many.
+
+    """
+
+    def __init__(self) -> None:
+        self.rejected = 0
+        self._accepted = 0
+        self._pending = bytearray()
+        self._skipping = False
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Return the events that ``data`` completes. Never raises for any bytes."""
+        events: list[Event] = []
+        for piece in _lines(data):
+            complete = piece.endswith(b"\n")
+            if not self._skipping:
+                self._pending += piece
+                if len(self._pending) > LINE_LIMIT:
+                    self._pending.clear()
+                    self._skipping = True
+                    self.rejected += 1
+            if complete:
+                if not self._skipping:
+                    self._finish_line(events)
+                self._pending.clear()
+                self._skipping = False
+        return events
+
+    def _finish_line(self, events: list[Event]) -> None:
+        event = _decode(bytes(self._pending))
+        if event is None or (self._accepted >= EVENT_LIMIT and not isinstance(event, Done)):
+            self.rejected += 1
+            return
+        self._accepted += 1
+        events.append(event)
+
+
+def _lines(data: bytes) -> list[bytes]:
+    """Split at line feeds only, and keep them."""
+    parts = data.split(b"\n")
+    return [part + b"\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
+
+
+def _decode(line: bytes) -> Event | None:
+    try:
+        data = json.loads(line, parse_constant=_no_constant)
+        kind = _KINDS.get(str(data.get("event"))) if isinstance(data, dict) else None
+        return None if kind is None else kind.from_dict(data)
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _no_constant(name: str) -> Any:
+    msg = f"{name} is not JSON"
+    raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRequest(Record):
+    """What the parent asks of the waiting child."""
+
+    source: str
+    """The cell as the user typed it."""
+    state: ReplayState = "checkpoint"
+    timeout: float = 120.0
+    """Seconds that the cell may take."""
+    rng: dict[str, Any] | None = None
+    """``RandomState.to_dict()`` to restore before the cell; None keeps the state of the fork."""
+
+    def line(self) -> bytes:
+        """Return the request as one line of JSON, whatever its length."""
+        return json.dumps(self.to_dict()).encode("ascii") + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> ReplayRequest:
+        """Read what :meth:`line` wrote. Raises ``ValueError`` for anything else."""
+        return cls.from_dict(json.loads(line))

@@ -1,0 +1,168 @@
+"""The child: shares nothing that moves, waits for a request, runs the cell, tells, is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from select import POLLHUP, POLLIN, poll
+from typing import TYPE_CHECKING, Final, NoReturn, TextIO
+
+from cudassert_ipy import messages
+from cudassert_ipy.replay import descriptors, memory, sharing
+from cudassert_ipy.replay.cell import CellReplay
+from cudassert_ipy.replay.protocol import Done, Found, Progress, Remark, ReplayRequest, Row, encode
+from cudassert_ipy.replay.rng import RandomState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cudassert_ipy.replay.state import HostCopies
+
+READY: Final = b"\n"
+"""First byte of the event pipe: the child shares nothing with its parent any more."""
+_BEAT = 0.25
+
+
+class Worker:
+    """What runs in the child. Made in the parent, before the fork.
+
+    Args:
+        copies: host copies of device storages.
+        execute: runs the source of a cell.
+        memory_limit: bytes the child may take beyond what it starts with.
+        rng: the random state at the fork, which Python's ``random`` reseeds in a forked child.
+
+    """
+
+    def __init__(
+        self,
+        copies: HostCopies,
+        execute: Callable[[str], None],
+        memory_limit: int,
+        rng: RandomState,
+    ) -> None:
+        self._copies = copies
+        self._execute = execute
+        self._memory_limit = memory_limit
+        self._rng = rng
+
+    def run(self, control: int, events: int, output: int) -> NoReturn:
+        """Be the child until the end of the process. Nothing of the caller's stack runs again."""
+        status = 1
+        try:
+            problem = self._isolate({control, events, output}, output)
+            os.write(events, READY)
+            line = _read_line(control)
+            if line:
+                self._serve(ReplayRequest.from_line(line), control, events, problem)
+            status = 0
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.write(output, traceback.format_exc().encode("utf-8", "replace"))
+        finally:
+            os._exit(status)
+
+    def _isolate(self, keep: set[int], output: int) -> str | None:
+        """Cut every tie to the parent; return why the replay cannot be true, if it cannot."""
+        os.setsid()
+        _reset_signals()
+        descriptors.isolate(keep)
+        descriptors.redirect_standard_streams(output)
+        problem = None
+        try:
+            sharing.make_private(self._memory_limit)
+        except (sharing.TooMuchSharedMemoryError, OSError) as error:
+            problem = messages.REPLAY_SHARED_TOO_LARGE.format(detail=error)
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stdout, sys.stderr = _text_stream(1), _text_stream(2)
+        return problem
+
+    def _serve(
+        self, request: ReplayRequest, control: int, events: int, problem: str | None
+    ) -> None:
+        sender = _Sender(events)
+        if problem is not None:
+            sender.send(Done(outcome="inconclusive", note=problem))
+            return
+        self._rng.restore()
+        if request.rng is not None:
+            RandomState.from_dict(request.rng).restore()
+        started = time.monotonic()
+        _Heartbeat(sender, control, started, request.timeout).start()
+        memory.limit_child(self._memory_limit)
+        done = CellReplay(self._copies, self._execute, sender.send).run(request.source, started)
+        if os.getpid() != sender.owner:
+            os._exit(0)  # the cell forked and its child came out here; only one may tell
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # whatever the cell put in its place
+                stream.flush()
+        sender.send(done)
+
+
+class _Sender:
+    """Writes events, whole lines, from the cell's thread and the heartbeat's."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.owner = os.getpid()
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+
+    def send(self, event: Progress | Found | Row | Remark | Done) -> None:
+        data = encode(event)
+        with self._lock:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+
+
+class _Heartbeat(threading.Thread):
+    """Tells that the child is alive, and ends it with its parent or at the time-out."""
+
+    def __init__(self, sender: _Sender, control: int, started: float, timeout: float) -> None:
+        super().__init__(name="cudassert-heartbeat", daemon=True)
+        self._sender = sender
+        self._control = control
+        self._started = started
+        self._timeout = timeout
+
+    def run(self) -> None:
+        parent = poll()
+        parent.register(self._control, POLLIN | POLLHUP)
+        while not parent.poll(_BEAT * 1000):
+            seconds = time.monotonic() - self._started
+            if seconds > self._timeout:
+                note = messages.REPLAY_TIMED_OUT.format(seconds=self._timeout)
+                self._sender.send(Done(outcome="timed_out", seconds=seconds, note=note))
+                break
+            self._sender.send(Progress(label=messages.REPLAY_PROGRESS, seconds=seconds))
+        os.killpg(0, signal.SIGKILL)  # with everything the cell started
+
+
+def _read_line(control: int) -> bytes:
+    """Return the request; empty when the parent is gone or has no use for this child."""
+    data = bytearray()
+    while not data.endswith(b"\n"):
+        chunk = os.read(control, 1 << 20)
+        if not chunk:
+            return b""
+        data += chunk
+    return bytes(data)
+
+
+def _reset_signals() -> None:
+    """Undo what the parent's event loop and kernel set up for themselves."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _text_stream(descriptor: int) -> TextIO:
+    return open(
+        descriptor, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False
+    )
