@@ -247,13 +247,20 @@ def restart_soon(
         except Exception as error:
             on_failure(error)
 
-    async def abort_first() -> None:
-        kernel._abort_queues()
+    async def when_aborted() -> None:
         while kernel._aborting:  # noqa: ASYNC110 - a plain flag of ipykernel, nothing to wait on
             await asyncio.sleep(0.01)
         in_turn(kernel, kernel.io_loop, leave)
 
-    kernel.io_loop.add_callback(abort_first)
+    def begin() -> None:
+        kernel._abort_queues()
+        kernel.io_loop.add_callback(when_aborted)
+
+    # At once where that is possible: the next queued cell may start as soon as we return.
+    if threading.current_thread() is threading.main_thread():
+        begin()
+    else:
+        kernel.io_loop.add_callback(begin)
 
 
 def in_turn(kernel: Any, io_loop: Any, work: Callable[[], Awaitable[None]]) -> None:

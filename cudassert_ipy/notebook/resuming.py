@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy import messages
 from cudassert_ipy.notebook.kernel import in_turn
+from cudassert_ipy.restart.start import take_over
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -29,6 +30,7 @@ def schedule_resume(
     from tornado.ioloop import IOLoop
 
     kernel = shell.kernel
+    take_over(handoff.cwd, handoff.sys_path)
 
     async def resume() -> None:
         _recreate_subshells(kernel, handoff.subshell_ids)

@@ -5,6 +5,7 @@ Read when the extension loads, before user code changes any of it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from dataclasses import dataclass
@@ -51,6 +52,23 @@ class Start:
             except OSError:  # the directory was removed
                 cwd = str(Path.home())
         return cls(environment=start_environment(), cwd=cwd, sys_path=tuple(sys.path))
+
+
+def take_over(cwd: str | None, sys_path: Sequence[str]) -> None:
+    """Go to ``cwd`` if it still exists, and add what is missing of ``sys_path``, at its place.
+
+    Each added entry goes before the next one of ``sys_path`` that is there already, so that what a
+    front end put in front stays in front.
+    """
+    if cwd is not None:
+        with contextlib.suppress(OSError):
+            os.chdir(cwd)
+    place = len(sys.path)
+    for entry in reversed(sys_path):
+        if entry in sys.path:
+            place = sys.path.index(entry)
+        else:
+            sys.path.insert(place, entry)
 
 
 def start_environment() -> dict[str, str]:
