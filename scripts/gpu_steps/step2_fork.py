@@ -90,8 +90,9 @@ def walk_backward(torch: Any, loss: Any) -> None:
             slots = gradients.setdefault(following, [])
             slots.extend([None] * (slot + 1 - len(slots)))
             if result is not None:
-                result = result.sum_to_size(following._input_metadata[slot].shape)
-                slots[slot] = result if slots[slot] is None else slots[slot] + result
+                # A node may give the broadcast shape; the engine reduces it too.
+                reduced = result.sum_to_size(following._input_metadata[slot].shape)
+                slots[slot] = reduced if slots[slot] is None else slots[slot] + reduced
             waiting[following] -= 1
             if waiting[following] == 0:
                 ready.append(following)
@@ -111,7 +112,7 @@ def child(torch: Any, model: Any, ids: Any, copies: dict[int, Any]) -> dict[str,
     losses = []
     facts["forward"] = attempt(lambda: losses.append(model(host_ids).square().mean()))
     if losses:
-        facts["loss"] = float(losses[0])
+        facts["loss"] = float(losses[0].detach())
         facts["torch_backward"] = attempt(losses[0].backward)
         for parameter in model.parameters():
             parameter.grad = None
@@ -162,7 +163,7 @@ def main() -> None:
     expected.backward()
     gradients = [round(float(p.grad.norm()), 6) for p in model.parameters()]
     copies = host_copies(torch)
-    facts = {"loss_on_device": float(expected), "gradients_on_device": gradients}
+    facts = {"loss_on_device": float(expected.detach()), "gradients_on_device": gradients}
     facts["live"] = fork(torch, model, ids, copies)
     facts["parent_after_fork"] = attempt(lambda: float(model(good).sum()))
     facts["death"] = attempt(lambda: die_and_read(torch))
