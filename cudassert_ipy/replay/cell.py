@@ -18,8 +18,9 @@ from cudassert_ipy.replay.iterators import NeedsParentError, forbid_worker_itera
 from cudassert_ipy.replay.modes import ActiveModes
 from cudassert_ipy.replay.protocol import Done, Found, Progress, Remark, Row
 from cudassert_ipy.replay.replacement import CannotReplaceError, Replaced, replace_device_tensors
+from cudassert_ipy.standin import simulator
 from cudassert_ipy.standin.device import StandinDevice
-from cudassert_ipy.standin.replay_policy import ReplayPolicy
+from cudassert_ipy.standin.replay_policy import Collector, ReplayPolicy
 
 if TYPE_CHECKING:
     from cudassert_ipy.model import Finding, Outcome
@@ -39,11 +40,20 @@ class CellReplay:
         copies: host copies of device storages.
         execute: runs the source of a cell and lets its exception through.
         send: tells the parent; findings are sent at once, so that they survive a crash.
+        device_count: devices that the cell sees.
 
     """
 
-    def __init__(self, copies: HostCopies, execute: Callable[[str], None], send: Send) -> None:
+    def __init__(
+        self,
+        copies: HostCopies,
+        execute: Callable[[str], None],
+        send: Send,
+        *,
+        device_count: int,
+    ) -> None:
         self._copies = copies
+        self._device_count = device_count
         self._execute = execute
         self._send = send
         self._finding: Finding | None = None
@@ -53,6 +63,7 @@ class CellReplay:
 
     def run(self, source: str, started: float) -> Done:
         """Run ``source`` and return the last word; ``started``: ``time.monotonic()`` of then."""
+        simulator.off()
         modes = ActiveModes()
         forbid_worker_iterators(self._needed.append)
         torch.set_num_threads(1)  # a pool's threads did not survive the fork: it would hang
@@ -61,7 +72,8 @@ class CellReplay:
         except CannotReplaceError as error:
             note = messages.REPLAY_CANNOT_REPLACE.format(detail=error)
             return Done(outcome="inconclusive", note=note)
-        policy = _Policy(self._record)
+        collector = Collector()
+        policy = _Policy(collector, self._record, self._device_count)
         failure = None
         with StandinDevice(policy), modes.user_modes():
             self._outer_frames = sum(1 for _ in user_frames())
@@ -70,9 +82,9 @@ class CellReplay:
             except BaseException as error:
                 failure = error
         seconds = time.monotonic() - started
-        for row in policy.collector.rows:
+        for row in collector.rows:
             self._send(Row(row=row))
-        outcome, notes = self._judge(failure, substitute=policy.collector.substitute_index_passed)
+        outcome, notes = self._judge(failure, collector)
         return Done(
             outcome=outcome,
             exception=self._exception(failure),
@@ -94,7 +106,7 @@ class CellReplay:
                 self._send(Remark(text=self._remark))
 
     def _judge(
-        self, failure: BaseException | None, *, substitute: bool
+        self, failure: BaseException | None, collector: Collector
     ) -> tuple[Outcome, list[str]]:
         if self._finding is not None:
             return "raised", [] if self._remark else [messages.REPLAY_CPU_SILENT]
@@ -103,8 +115,10 @@ class CellReplay:
         notes = []
         if failure is not None and not isinstance(failure, SystemExit):
             notes.append(_why_it_stopped(failure))
-        if substitute:
+        if collector.substitute_index_passed:
             notes.append(messages.REPLAY_SUBSTITUTE_PASSED)
+        elif collector.substitute_integer_read:
+            notes.append(messages.REPLAY_SUBSTITUTE_READ)
         if notes:
             return "inconclusive", notes
         return "clean", [] if failure is None else [messages.REPLAY_EXITED]
@@ -120,15 +134,23 @@ class CellReplay:
 class _Policy(ReplayPolicy):
     """The replay's policy, which tells each finding where it is made."""
 
-    def __init__(self, record: Callable[[Finding, Any, tuple[Any, ...], Any], None]) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        collector: Collector,
+        record: Callable[[Finding, Any, tuple[Any, ...], Any], None],
+        device_count: int,
+    ) -> None:
+        super().__init__(collector, device_count=device_count)
         self._record = record
 
     def launch(self, operator: Operator | None, args: tuple[Any, ...], kwargs: Any) -> bool:
         try:
             return bool(super().launch(operator, args, kwargs))
         except OperandError as error:
-            self._record(error.finding, _overload_of(operator), args, kwargs)
+            finding = error.finding
+            if self.collector.substitute_integer_read:
+                finding = replace(finding, certainty="depends_on_substitutes")
+            self._record(finding, _overload_of(operator), args, kwargs)
             raise
 
 

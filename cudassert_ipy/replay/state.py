@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from cudassert_ipy import messages
 from cudassert_ipy.replay.find import all_tensors, reachable_tensors
+from cudassert_ipy.standin import simulator
 from cudassert_ipy.standin.device import is_device_tensor
 
 if TYPE_CHECKING:
@@ -109,6 +111,9 @@ class HostCopies:
         """Replace the copies. ``floats``: bytes for floats, None to keep only unchanged ones."""
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
             groups = _by_storage(tensor for tensor in tensors if is_device_tensor(tensor))
+            if groups and simulator.context() == "dead":
+                # A real device refuses the copy; the memory of a simulated one would still answer.
+                raise RuntimeError(messages.REPLAY_DEVICE_DEAD)
             integer_budget = self.budget if floats is None else None
             taken: dict[int, HostCopy] = {}
             order = sorted(groups.items(), key=_smallest_integers_first)

@@ -12,6 +12,8 @@ import traceback
 from select import POLLHUP, POLLIN, poll
 from typing import TYPE_CHECKING, Final, NoReturn, TextIO
 
+import torch
+
 from cudassert_ipy import messages
 from cudassert_ipy.replay import descriptors, memory, sharing
 from cudassert_ipy.replay.cell import CellReplay
@@ -50,6 +52,8 @@ class Worker:
         self._execute = execute
         self._memory_limit = memory_limit
         self._rng = rng
+        # A driver that is gone answers in the parent, from its cache; the child must not ask.
+        self._device_count = max(1, torch.cuda.device_count())
 
     def run(self, control: int, events: int, output: int) -> NoReturn:
         """Be the child until the end of the process. Nothing of the caller's stack runs again."""
@@ -93,9 +97,17 @@ class Worker:
         if request.rng is not None:
             RandomState.from_dict(request.rng).restore()
         started = time.monotonic()
-        _Heartbeat(sender, control, started, request.timeout).start()
-        memory.limit_child(self._memory_limit)
-        done = CellReplay(self._copies, self._execute, sender.send).run(request.source, started)
+        replay = CellReplay(
+            self._copies, self._execute, sender.send, device_count=self._device_count
+        )
+        try:
+            _Heartbeat(sender, control, started, request.timeout).start()
+            memory.limit_child(self._memory_limit)
+            done = replay.run(request.source, started)
+        except Exception as error:  # ours, not the cell's: no kind of it may pass for a verdict
+            traceback.print_exc()
+            note = messages.REPLAY_NOT_SET_UP.format(error=f"{type(error).__name__}: {error}")
+            done = Done(outcome="inconclusive", note=note)
         if os.getpid() != sender.owner:
             os._exit(0)  # the cell forked and its child came out here; only one may tell
         for stream in (sys.stdout, sys.stderr):
@@ -126,16 +138,16 @@ class _Heartbeat(threading.Thread):
         super().__init__(name="cudassert-heartbeat", daemon=True)
         self._sender = sender
         self._control = control
-        self._started = started
-        self._timeout = timeout
+        self._start_time = started
+        self._limit = timeout
 
     def run(self) -> None:
         parent = poll()
         parent.register(self._control, POLLIN | POLLHUP)
         while not parent.poll(_BEAT * 1000):
-            seconds = time.monotonic() - self._started
-            if seconds > self._timeout:
-                note = messages.REPLAY_TIMED_OUT.format(seconds=self._timeout)
+            seconds = time.monotonic() - self._start_time
+            if seconds > self._limit:
+                note = messages.REPLAY_TIMED_OUT.format(seconds=self._limit)
                 self._sender.send(Done(outcome="timed_out", seconds=seconds, note=note))
                 break
             self._sender.send(Progress(label=messages.REPLAY_PROGRESS, seconds=seconds))
