@@ -1,0 +1,203 @@
+"""What the user wrote for an operand, found by identity and without running any user code.
+
+The call or index expression at the frame's current instruction is parsed; each part of it that is
+made of names, attributes and constant subscripts is looked up in the frame's variables, and the one
+that *is* the operand names it. Only builtin containers and plain instance dictionaries are read:
+properties, ``__getattr__`` and ``__getitem__`` of user classes are never called.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import functools
+import linecache
+import types
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from types import FrameType
+
+    from cudassert_ipy.checks.frames import Span
+
+_MISSING = object()
+_MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+_SOURCE_LIMIT = 500_000
+
+
+def find_expression(
+    frame: FrameType, span: Span, matches: Callable[[Any], bool], operand: str
+) -> str | None:
+    """Return the text of the expression whose value ``matches``; None where that is not certain.
+
+    ``operand`` is the operation's name for it: where the operand was a temporary (``ids.cuda()``),
+    its text is still certain if the call is one whose signature says which argument it was.
+    """
+    tree_and_text = _parse(frame.f_code.co_filename)
+    if tree_and_text is None or span.byte_columns is None:
+        return None
+    tree, text = tree_and_text
+    node = _node_at(tree, span)
+    if node is None:
+        return None
+    variables = _Variables(frame.f_locals, frame.f_globals, frame.f_builtins)
+    for part in _parts(node):
+        if matches(variables.value(part)):
+            return ast.get_source_segment(text, part)
+    argument = _argument_of(node, operand, variables)
+    if argument is not None:
+        return ast.get_source_segment(text, argument)
+    for name, value in frame.f_locals.items():
+        if not name.startswith(("_", ".")) and matches(value):
+            return name
+    return None
+
+
+def _parse(filename: str) -> tuple[ast.AST, str] | None:
+    text = "".join(linecache.getlines(filename))
+    return _parse_text(text) if 0 < len(text) < _SOURCE_LIMIT else None
+
+
+@functools.lru_cache(maxsize=32)
+def _parse_text(text: str) -> tuple[ast.AST, str] | None:
+    try:
+        return ast.parse(text), text
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        # A cell with magics that IPython had not translated, or a file changed since its import.
+        return None
+
+
+def _node_at(tree: ast.AST, span: Span) -> ast.expr | None:
+    """Return the expression that starts and ends exactly where the instruction's source does."""
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.expr)
+            and (node.lineno, node.end_lineno) == (span.line, span.end_line)
+            and (node.col_offset, node.end_col_offset) == span.byte_columns
+        ):
+            return node
+    return None
+
+
+def _parts(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield the arguments or indices of ``node`` first, then everything inside it."""
+    if isinstance(node, ast.Call):
+        yield from node.args
+        yield from (keyword.value for keyword in node.keywords)
+    elif isinstance(node, ast.Subscript):
+        yield from node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    yield from (item for item in ast.walk(node) if isinstance(item, ast.expr))
+
+
+def _argument_of(node: ast.expr, operand: str, variables: _Variables) -> ast.expr | None:
+    """Return the argument that must be ``operand`` by the signature of what is called."""
+    if isinstance(node, ast.Subscript):
+        certain = operand == "index" and not isinstance(node.slice, ast.Tuple | ast.Slice)
+        return node.slice if certain else None
+    if not isinstance(node, ast.Call) or any(isinstance(a, ast.Starred) for a in node.args):
+        return None
+    position = _positions().get(_callable_key(variables.value(node.func)), {}).get(operand)
+    if position is None:
+        return None
+    for keyword in node.keywords:
+        if keyword.arg == operand:
+            return keyword.value
+    return node.args[position] if position < len(node.args) else None
+
+
+def _callable_key(value: Any) -> Any:
+    return (
+        value if isinstance(value, types.FunctionType | types.BuiltinFunctionType) else type(value)
+    )
+
+
+@functools.cache
+def _positions() -> dict[Any, dict[str, int]]:
+    """Positions of the checked operands in the calls that users make (torch documentation)."""
+    import torch
+
+    functional = torch.nn.functional
+    return {
+        torch.nn.Embedding: {"input": 0},
+        functional.embedding: {"input": 0},
+        torch.nn.CrossEntropyLoss: {"target": 1},
+        torch.nn.NLLLoss: {"target": 1},
+        functional.cross_entropy: {"target": 1},
+        functional.nll_loss: {"target": 1},
+        torch.index_select: {"index": 2},
+    }
+
+
+class _Variables:
+    """Values of expressions in a frame, by reading only."""
+
+    def __init__(self, *scopes: Mapping[str, Any]) -> None:
+        self._scopes = scopes
+
+    def value(self, node: ast.expr) -> Any:
+        if isinstance(node, ast.Name):
+            return next((s[node.id] for s in self._scopes if node.id in s), _MISSING)
+        if isinstance(node, ast.Attribute):
+            return _attribute(self.value(node.value), node.attr)
+        if isinstance(node, ast.Subscript):
+            return _item(self.value(node.value), self._key(node.slice))
+        return _MISSING
+
+    def _key(self, node: ast.expr) -> Any:
+        if isinstance(node, ast.Constant):
+            return node.value
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            inner = self._key(node.operand)
+            return -inner if type(inner) is int else _MISSING
+        value = self.value(node) if isinstance(node, ast.Name) else _MISSING
+        return value if type(value) in (int, str) else _MISSING
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    if owner is _MISSING:
+        return _MISSING
+    if isinstance(owner, types.ModuleType):
+        return vars(owner).get(name, _MISSING)
+    try:
+        own = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        own = {}
+    if type(own) is not dict:
+        own = {}
+    for kind in type(owner).__mro__:
+        descriptor = vars(kind).get(name, _MISSING)
+        if isinstance(descriptor, types.MemberDescriptorType):
+            return _read_descriptor(descriptor, owner)
+        if type(descriptor).__name__ == "_tuplegetter" and isinstance(owner, tuple):
+            return _read_descriptor(descriptor, owner)
+        if descriptor is not _MISSING and hasattr(type(descriptor), "__set__"):
+            return _MISSING
+    if name in own:
+        return own[name]
+    for table in _MODULE_TABLES:
+        entries = own.get(table)
+        if type(entries) in (dict, collections.OrderedDict) and name in entries:
+            return entries[name]
+    return _MISSING
+
+
+def _read_descriptor(descriptor: Any, owner: Any) -> Any:
+    try:
+        return descriptor.__get__(owner, type(owner))
+    except AttributeError:
+        return _MISSING
+
+
+def _item(owner: Any, key: Any) -> Any:
+    if key is _MISSING or type(key) not in (int, str):
+        return _MISSING
+    if isinstance(owner, collections.UserDict):
+        owner = vars(owner).get("data", _MISSING)
+    reader = next((kind for kind in (dict, list, tuple) if isinstance(owner, kind)), None)
+    if reader is None or type(owner).__getitem__ is not reader.__getitem__:  # type: ignore[index]
+        return _MISSING
+    try:
+        return reader.__getitem__(owner, key)  # type: ignore[index]
+    except (KeyError, IndexError, TypeError):
+        return _MISSING

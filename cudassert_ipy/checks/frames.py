@@ -1,0 +1,89 @@
+"""Which frames are the user's, and the source text of a frame's current instruction."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import linecache
+import os
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import CodeType, FrameType
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where an instruction comes from, in characters of its source line."""
+
+    line: int
+    column: int | None
+    end_column: int | None
+    source: str
+    """The line, without its end."""
+    end_line: int | None = None
+    byte_columns: tuple[int, int] | None = None
+    """Start and end as ``co_positions`` and ``ast`` count them: UTF-8 bytes."""
+
+
+def user_frames(start: FrameType | None = None) -> Iterator[FrameType]:
+    """Yield the frames of user code, innermost first, from ``start`` (default: the caller's).
+
+    Everything outside torch, installed packages, the standard library, IPython and this package
+    is the user's: notebook cells, scripts, and modules of an editable project.
+    """
+    frame = start if start is not None else sys._getframe(1)
+    while frame is not None:
+        if is_user_file(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+@functools.lru_cache(maxsize=4096)
+def is_user_file(filename: str) -> bool:
+    """Whether code compiled under ``filename`` is the user's."""
+    if filename.startswith("<ipython-input-") or filename in ("<stdin>", "<string>"):
+        return True
+    if filename.startswith("<"):
+        # `<frozen importlib…>`, `<__array_function__ internals>`, `<eval_with_key>` of torch.fx.
+        # Cells that a test or a tool compiles under a name of their own have it in linecache.
+        return filename in linecache.cache
+    path = os.path.realpath(filename)
+    return not path.startswith(_library_roots())
+
+
+@functools.cache
+def _library_roots() -> tuple[str, ...]:
+    roots = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    roots.add(str(Path(__file__).resolve().parents[1]))
+    for name in ("torch", "IPython", "ipykernel"):
+        module = sys.modules.get(name)
+        if module is not None and module.__file__:
+            roots.add(str(Path(module.__file__).parent))
+    for entry in sys.path:
+        if entry.endswith(("site-packages", "dist-packages")):
+            roots.add(entry)
+    return tuple(os.path.realpath(root) + os.sep for root in roots if root)
+
+
+def span_of(code: CodeType, last_instruction: int, fallback_line: int) -> Span:
+    """Return the source of one instruction; columns are None under ``PYTHONNODEBUGRANGES``."""
+    position = next(itertools.islice(code.co_positions(), last_instruction // 2, None), None)
+    line, end_line, start, end = position or (None, None, None, None)
+    line = line or fallback_line
+    source = linecache.getline(code.co_filename, line).rstrip("\r\n")
+    if start is None or end is None:
+        return Span(line, None, None, source)
+    column = _characters(source, start)
+    last = len(source) if end_line != line else _characters(source, end)
+    return Span(line, column, last, source, end_line, (start, end))
+
+
+def _characters(source: str, byte_column: int) -> int:
+    """Return the character position of a UTF-8 byte position, which ``co_positions`` counts in."""
+    return len(source.encode("utf-8")[:byte_column].decode("utf-8", "ignore"))

@@ -1,0 +1,79 @@
+"""Check operands before their kernels are launched, so that a bad one is a Python exception."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cudassert_ipy.checks.inspect import Inspector
+from cudassert_ipy.checks.operators import table
+from cudassert_ipy.checks.traceback import trim_traceback
+from cudassert_ipy.checks.wording import operand_error
+from cudassert_ipy.errors import OperandError
+
+if TYPE_CHECKING:
+    from cudassert_ipy.checks.operators import Operator
+    from cudassert_ipy.model import TensorRow
+
+
+class Guard(TorchDispatchMode):
+    """The torch mode behind :func:`guard`; guards may be nested.
+
+    Compiled functions run eagerly while it is on. It covers the thread that enters it. Operations
+    that are being captured into a CUDA graph are not checked: a check must wait for the device.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._operators = table()
+        self._inspector = Inspector()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Else torch (seen in 2.9 to 2.14) imports torch._dynamo at the first operation: a second.
+        # It need not protect this method: while a dispatch mode is on, nothing is compiled.
+        return False
+
+    @property
+    def rows(self) -> tuple[TensorRow, ...]:
+        """The operands that were checked, one row per call in the source (bounded)."""
+        return self._inspector.rows
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        operator = self._operators.get(func)
+        if operator is not None:
+            self._check(operator, args, kwargs)
+        return func(*args, **kwargs)
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        super().__exit__(kind, error, traceback)
+        if isinstance(error, OperandError):
+            trim_traceback(error)
+
+    def _check(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        first = args[0] if args else None
+        if isinstance(first, torch.Tensor) and first.is_cuda and _is_capturing():
+            return
+        _, findings = self._inspector.inspect(operator, args, kwargs)
+        if findings:
+            raise operand_error(findings[0])
+
+
+def guard() -> Guard:
+    """Return a context manager that checks operands before their kernels are launched.
+
+    Within ``with cudassert_ipy.guard():`` an index, target or the like that the CUDA kernel would
+    assert on raises :class:`~cudassert_ipy.OperandError`, with the same finding, on CUDA and on CPU
+    tensors; the CUDA context stays alive. Each checked operand costs one pass over its values and
+    one wait for the device. ``guard().rows`` lists what was checked.
+    """
+    return Guard()
+
+
+def _is_capturing() -> bool:
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

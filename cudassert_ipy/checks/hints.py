@@ -1,0 +1,38 @@
+"""One likely cause of a bad operand, told by the shape of its values. Empty where none is likely."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cudassert_ipy import messages
+
+if TYPE_CHECKING:
+    from cudassert_ipy.checks.operators import Operand, Operator
+    from cudassert_ipy.checks.statistics import Offenders, Statistics
+
+
+def hint_for(
+    operator: Operator, operand: Operand, statistics: Statistics, offenders: Offenders
+) -> str:
+    """Return a hint for off-by-one values, labels that start at 1, and stray negative markers."""
+    low, high = operand.low, operand.high
+    if statistics.minimum is None or statistics.maximum is None or high is None or low is None:
+        return ""
+    values = set(offenders.values)
+    size = high + 1
+    if high < low:
+        return messages.HINT_EMPTY
+    if values == {size}:
+        if operator.family == "target" and statistics.minimum >= 1:
+            return messages.HINT_LABELS_FROM_ONE.format(classes=size)
+        template = messages.HINT_OFF_BY_ONE[operator.family]
+        return template.format(size=size, needed=size + 1)
+    if operator.family == "target" and values == {-1}:
+        ignore = operand.special[0] if operand.special else -100
+        return messages.HINT_MINUS_ONE_LABEL.format(ignore_index=ignore)
+    if values and max(values) < low:
+        return messages.HINT_NEGATIVE[operator.family].format(low=low)
+    if values and min(values) > high:
+        template = messages.HINT_TOO_LARGE[operator.family]
+        return template.format(size=size, needed=max(statistics.maximum, *values) + 1)
+    return ""

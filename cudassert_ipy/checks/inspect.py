@@ -1,0 +1,159 @@
+"""Look at the operands of one call: table rows and findings. Shared by guard, replay, simulator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cudassert_ipy.checks.hints import hint_for
+from cudassert_ipy.checks.location import SourceLocation, call_site, locate_call
+from cudassert_ipy.checks.statistics import Offenders, Statistics, is_outside, locate, summarize
+from cudassert_ipy.model import Finding, TensorRow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from cudassert_ipy.checks.operators import Arguments, Operand, Operator
+
+MAX_ROWS = 200
+"""Operands that a table lists; those with bad values are always listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One operand and what its values are."""
+
+    operand: Operand
+    statistics: Statistics
+    offenders: Offenders
+
+
+def check_operands(operator: Operator, arguments: Arguments) -> list[Checked]:
+    """Return each operand of a call with its statistics and its bad values."""
+    checked = []
+    for operand in operator.operands(arguments):
+        statistics = summarize(operand.tensor)
+        offenders = locate(operand) if is_outside(statistics, operand) else Offenders()
+        checked.append(Checked(operand, statistics, offenders))
+    return checked
+
+
+class Inspector:
+    """Checks calls, and keeps one bounded table of the operands it saw.
+
+    A call in a loop is one row: its range is that of all rounds, its shape the last one's.
+    """
+
+    def __init__(self, is_substitute: Callable[[Tensor], bool] = lambda _: False) -> None:
+        self._is_substitute = is_substitute
+        self._rows: dict[Any, TensorRow] = {}
+
+    @property
+    def rows(self) -> tuple[TensorRow, ...]:
+        """The table, in the order of first use."""
+        return tuple(self._rows.values())
+
+    def inspect(
+        self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[list[Checked], list[Finding]]:
+        """Check the operands of one call, note them in the table, and return what is wrong.
+
+        Must be called below the user's frames: they are read from the running stack.
+        """
+        checked = check_operands(operator, operator.arguments(args, kwargs))
+        site = call_site()
+        location: SourceLocation | None = None
+        findings = []
+        for item in checked:
+            key = (site, operator.aten, item.operand.name, item.operand.position)
+            bad = item.offenders.bad_count > 0
+            if key not in self._rows and (bad or len(self._rows) < MAX_ROWS):
+                location = location or locate_call()
+                self._rows[key] = self._row(operator, item, location)
+            elif key in self._rows:
+                self._rows[key] = self._merged(self._rows[key], item)
+            if bad:
+                location = location or locate_call()
+                findings.append(self._finding(operator, item, location))
+        return checked, findings
+
+    def _row(self, operator: Operator, item: Checked, location: SourceLocation) -> TensorRow:
+        operand, statistics = item.operand, item.statistics
+        name = location.expression_of(operand.tensor, operand.name)
+        return TensorRow(
+            name=name or operand.name,
+            role=operand.role,
+            operation=operator.name,
+            shape=tuple(operand.tensor.shape),
+            dtype=dtype_name(operand.tensor),
+            device=str(operand.tensor.device),
+            minimum=statistics.minimum,
+            maximum=statistics.maximum,
+            nan_count=statistics.nan_count,
+            inf_count=statistics.inf_count,
+            valid_minimum=operand.low,
+            valid_maximum=operand.high,
+            bad_count=item.offenders.bad_count,
+            substitute=self._is_substitute(operand.tensor),
+            line=location.line,
+        )
+
+    def _merged(self, row: TensorRow, item: Checked) -> TensorRow:
+        from dataclasses import replace
+
+        statistics = item.statistics
+        return replace(
+            row,
+            shape=tuple(item.operand.tensor.shape),
+            minimum=_least(row.minimum, statistics.minimum, min),
+            maximum=_least(row.maximum, statistics.maximum, max),
+            nan_count=row.nan_count + statistics.nan_count,
+            inf_count=row.inf_count + statistics.inf_count,
+            valid_minimum=item.operand.low,
+            valid_maximum=item.operand.high,
+            bad_count=row.bad_count + item.offenders.bad_count,
+            substitute=row.substitute or self._is_substitute(item.operand.tensor),
+        )
+
+    def _finding(self, operator: Operator, item: Checked, location: SourceLocation) -> Finding:
+        operand, statistics, offenders = item.operand, item.statistics, item.offenders
+        substitute = self._is_substitute(operand.tensor)
+        return Finding(
+            operation=operator.name,
+            aten=operator.aten,
+            operand=operand.name,
+            expression=location.expression_of(operand.tensor, operand.name),
+            line=location.line,
+            column=location.column,
+            end_column=location.end_column,
+            source=location.source,
+            frames=location.frames,
+            shape=tuple(operand.tensor.shape),
+            dtype=dtype_name(operand.tensor),
+            minimum=statistics.minimum,
+            maximum=statistics.maximum,
+            valid_minimum=operand.low,
+            valid_maximum=operand.high,
+            special_values=operand.special,
+            nan_count=statistics.nan_count,
+            bad_count=offenders.bad_count,
+            bad_positions=offenders.positions,
+            bad_values=offenders.values,
+            batch_rows=offenders.batch_rows,
+            certainty="depends_on_substitutes" if substitute else "exact",
+            requirement=operand.requirement,
+            hint=hint_for(operator, operand, statistics, offenders),
+        )
+
+
+def dtype_name(tensor: Tensor) -> str:
+    """Return ``int64`` for ``torch.int64``."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _least(old: Any, new: Any, choose: Callable[[Any, Any], Any]) -> Any:
+    if old is None or new is None:
+        return new if old is None else old
+    return choose(old, new)

@@ -1,0 +1,104 @@
+"""Where in the user's code an operation was called, and what the user wrote for an operand."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cudassert_ipy.checks.expression import find_expression
+from cudassert_ipy.checks.frames import Span, span_of, user_frames
+from cudassert_ipy.model import Frame
+
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
+    from torch import Tensor
+
+_MAX_FRAMES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLocation:
+    """The innermost user frame of a call and the user frames that lead to it.
+
+    Everything is None or empty where no user frame is on the stack: a worker thread of autograd.
+    """
+
+    line: int | None = None
+    column: int | None = None
+    end_column: int | None = None
+    source: str = ""
+    frames: tuple[Frame, ...] = ()
+    """From the cell inwards."""
+    _frame: FrameType | None = None
+    _span: Span | None = None
+
+    def expression_of(self, tensor: Tensor, operand: str = "") -> str | None:
+        """Return what the user wrote for ``tensor`` in the innermost user frame, or None.
+
+        Found by identity; a reshaped view of the same values counts as the tensor itself.
+        """
+        if self._frame is None or self._span is None:
+            return None
+        same = _Same(tensor)
+        return find_expression(self._frame, self._span, same, operand)
+
+
+def locate_call(start: FrameType | None = None) -> SourceLocation:
+    """Return where the user's code is now; ``start`` is the frame to begin at (default: caller's).
+
+    Line and columns come from ``co_positions``, so two calls on one line are told apart.
+    """
+    stack = list(user_frames(start or sys._getframe(1)))
+    if not stack:
+        return SourceLocation()
+    spans = [span_of(f.f_code, f.f_lasti, f.f_lineno) for f in stack[:_MAX_FRAMES]]
+    frames = tuple(
+        Frame(function=f.f_code.co_qualname, line=span.line, source=span.source)
+        for f, span in zip(stack, spans, strict=False)
+    )
+    here = spans[0]
+    return SourceLocation(
+        here.line, here.column, here.end_column, here.source, frames[::-1], stack[0], here
+    )
+
+
+def call_site(start: FrameType | None = None) -> tuple[CodeType, int] | None:
+    """Return a cheap key of where the user's code is now: code object and instruction."""
+    frame = next(user_frames(start or sys._getframe(1)), None)
+    return None if frame is None else (frame.f_code, frame.f_lasti)
+
+
+class _Same:
+    """Whether a value is a tensor, or a reshaped view with exactly its values."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+        self._place = _place(tensor)
+
+    def __call__(self, value: Any) -> bool:
+        import torch
+
+        if value is self._tensor:
+            return True
+        # `issubclass(type(…))`: isinstance would run `__class__` of lazy proxies.
+        if self._place is None or not issubclass(type(value), torch.Tensor):
+            return False
+        return _place(value) == self._place
+
+
+def _place(tensor: Tensor) -> tuple[Any, ...] | None:
+    """Return what two views with the same values in the same order have in common, or None."""
+    try:
+        if not tensor.is_contiguous():
+            return None
+        return (
+            tensor.untyped_storage()._cdata,
+            tensor.storage_offset(),
+            tensor.numel(),
+            tensor.dtype,
+        )
+    except (RuntimeError, NotImplementedError):
+        # Sparse, nested and functorch tensors have no storage.
+        return None

@@ -1,0 +1,47 @@
+"""Shorten a traceback to the user's own lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from cudassert_ipy.checks.frames import is_user_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+
+
+def trim_traceback(error: BaseException) -> None:
+    """Make ``error`` end at the innermost user frame, without frames of torch and this package.
+
+    Frames outside user code before the first user frame stay: IPython counts and hides its own.
+    Nothing changes where there is no user frame.
+    """
+    entries = list(_entries(error.__traceback__))
+    users = [n for n, entry in enumerate(entries) if is_user_file(_filename(entry))]
+    if not users:
+        return
+    kept = [entry for entry in entries[: users[-1] + 1] if not _is_machinery(_filename(entry))]
+    rebuilt: TracebackType | None = None
+    for entry in reversed(kept):
+        rebuilt = TracebackType(rebuilt, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    error.__traceback__ = rebuilt
+
+
+def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
+
+
+def _filename(entry: TracebackType) -> str:
+    return entry.tb_frame.f_code.co_filename
+
+
+def _is_machinery(filename: str) -> bool:
+    import torch
+
+    return filename.startswith((str(Path(torch.__file__).parent), _PACKAGE))

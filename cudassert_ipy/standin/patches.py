@@ -1,0 +1,41 @@
+"""Replace attributes of modules and classes, and put back exactly what was there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_ABSENT = object()
+
+
+class Patches:
+    """A stack of replaced attributes, undone in reverse order."""
+
+    def __init__(self) -> None:
+        self._undo: list[tuple[Any, str, Any, Any]] = []
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """Set ``owner.name`` and remember what ``owner`` itself had there, inherited or not."""
+        before = vars(owner).get(name, _ABSENT)
+        setattr(owner, name, value)
+        self._undo.append((owner, name, before, value))
+
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        """Like :meth:`set`, but only where this version of torch has the name."""
+        if hasattr(owner, name):
+            self.set(owner, name, value)
+
+    def remove(self) -> None:
+        """Undo everything. What somebody else has replaced since then stays theirs."""
+        while self._undo:
+            owner, name, before, value = self._undo.pop()
+            if vars(owner).get(name, _ABSENT) is not _unwrapped(owner, name, value):
+                continue
+            if before is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+
+def _unwrapped(owner: Any, name: str, value: Any) -> Any:
+    """Return what ``vars(owner)`` shows after ``setattr(owner, name, value)``."""
+    return value

@@ -1,0 +1,40 @@
+"""What happens on the stand-in device: the interface that simulator and replay implement."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cudassert_ipy.checks.operators import Operator
+
+
+class Policy(Protocol):
+    """Decides about each thing that a program does with the stand-in device."""
+
+    device_count: int
+    """Devices that ``torch.cuda.device_count()`` reports."""
+    tracks_substitutes: bool
+    """Whether results of the device's random generator are substitutes."""
+
+    def launch(self, operator: Operator | None, args: tuple[Any, ...], kwargs: Any) -> bool:
+        """Called before each kernel; True: run it, False: leave garbage. May raise."""
+
+    def reserve(self, size: int) -> None:
+        """Called before ``size`` bytes are allocated; raises ``torch.OutOfMemoryError``."""
+
+    def allocated(self, storage: Any) -> None:
+        """Called for each new storage on the device."""
+
+    def synchronize(self) -> None:
+        """Wait for the device, which is where it reports errors."""
+
+    def query(self) -> None:
+        """Ask whether the device is done: reports an error, but prints nothing."""
+
+    def copied_to_host(self, tensor: Tensor) -> None:
+        """Called when values of a device tensor, or substitutes, become Python or CPU values."""
+
+    def unreadable(self) -> None:
+        """Raise if the device cannot be used any more."""

@@ -1,0 +1,85 @@
+"""The replay on the CPU: a bad operand is an exception at its operation, with the finding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from cudassert_ipy.checks.inspect import Inspector
+from cudassert_ipy.checks.wording import operand_error
+from cudassert_ipy.standin.tags import tag_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cudassert_ipy.checks.operators import Operator
+    from cudassert_ipy.model import Finding, TensorRow
+
+MAX_FINDINGS = 20
+
+
+def _is_substitute(tensor: Tensor) -> bool:
+    found = tag_of(tensor)
+    return found is not None and found.substitute
+
+
+@dataclass(slots=True)
+class Collector:
+    """What a replay saw, also where the user's own ``except`` swallowed it."""
+
+    findings: list[Finding] = field(default_factory=list)
+    """The first ``MAX_FINDINGS``, in order."""
+    substitute_index_passed: bool = False
+    """A checked operand had substitute values and was valid: that proves nothing."""
+    substitute_integer_read: bool = False
+    """An integer made of substitute values became a Python number or a CPU value."""
+    inspector: Inspector = field(default_factory=lambda: Inspector(_is_substitute))
+
+    @property
+    def rows(self) -> tuple[TensorRow, ...]:
+        """Every checked operand, one row per call in the source (bounded)."""
+        return self.inspector.rows
+
+
+class ReplayPolicy:
+    """Checks every operand before its operation; the device itself cannot fail."""
+
+    tracks_substitutes = True
+
+    def __init__(self, collector: Collector, *, device_count: int = 1) -> None:
+        self.collector = collector
+        self.device_count = device_count
+
+    def launch(self, operator: Operator | None, args: tuple[Any, ...], kwargs: Any) -> bool:
+        """Raise ``OperandError`` if an operand of this call is bad."""
+        if operator is None:
+            return True
+        checked, findings = self.collector.inspector.inspect(operator, args, kwargs)
+        for item in checked:
+            if not item.offenders.bad_count and _is_substitute(item.operand.tensor):
+                self.collector.substitute_index_passed = True
+        if findings:
+            room = MAX_FINDINGS - len(self.collector.findings)
+            self.collector.findings.extend(findings[:room])
+            raise operand_error(findings[0])
+        return True
+
+    def reserve(self, size: int) -> None:
+        """The CPU has the memory that it has."""
+
+    def allocated(self, storage: Any) -> None:
+        """Nothing is counted."""
+
+    def synchronize(self) -> None:
+        """Nothing is asynchronous."""
+
+    def query(self) -> None:
+        """Nothing is asynchronous."""
+
+    def unreadable(self) -> None:
+        """The stand-in cannot die."""
+
+    def copied_to_host(self, tensor: Tensor) -> None:
+        """Note where integers that may be wrong leave the tensors that say so."""
+        if not tensor.dtype.is_floating_point and _is_substitute(tensor):
+            self.collector.substitute_integer_read = True

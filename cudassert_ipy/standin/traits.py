@@ -1,0 +1,146 @@
+"""What the stand-in needs to know of an ATen operator, read once from its schema and tags."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from cudassert_ipy.checks.operators import lookup
+
+if TYPE_CHECKING:
+    from cudassert_ipy.checks.operators import Operator
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """Properties of one ``OpOverload``."""
+
+    operator: Operator | None
+    """Its row in the operator table."""
+    is_view: bool
+    """It only makes a new view: no kernel runs."""
+    is_random: bool
+    synchronizes: bool
+    """The host needs a value or a size that the device computes."""
+    mixes_devices: bool
+    """CPU operands beside device operands are allowed."""
+    overwrites: bool
+    """It replaces all values of its first argument."""
+    takes_tensors: bool
+    factory_size: int | None
+    """Position of the size in the arguments of a factory."""
+    written: tuple[int, ...]
+    """Positions of the arguments that it writes to and returns."""
+
+
+# Their results have data-dependent shapes, or are Python values (aten/src/ATen/native/cuda).
+_SYNCHRONIZING = frozenset(
+    [
+        "_local_scalar_dense",
+        "is_nonzero",
+        "equal",
+        "nonzero",
+        "nonzero_numpy",
+        "argwhere",
+        "masked_select",
+        "unique_dim",
+        "unique_consecutive",
+        "unique_dim_consecutive",
+        "_unique",
+        "_unique2",
+        "bincount",
+        "repeat_interleave",
+        "multinomial",
+        "_to_dense",
+        "_coalesce",
+        "histogramdd",
+        "is_set_to",
+        "_is_all_true",
+        "_is_any_true",
+        "_linalg_check_errors",
+    ]
+)
+# These take index, length or scalar tensors from the CPU (aten/src/ATen/native).
+_MIXING = frozenset(
+    [
+        "index",
+        "index_put",
+        "index_put_",
+        "_index_put_impl_",
+        "_unsafe_index",
+        "_unsafe_index_put",
+        "copy_",
+        "_to_copy",
+        "_pack_padded_sequence",
+        "_pad_packed_sequence",
+        "_ctc_loss",
+        "set_",
+        "_copy_from",
+        "copy",
+        "lift_fresh",
+        "_thnn_fused_lstm_cell",
+        "resize_",
+        "record_stream",
+        "pin_memory",
+        "_pin_memory",
+        "is_pinned",
+    ]
+)
+_OVERWRITING = frozenset(
+    [
+        "copy_",
+        "fill_",
+        "zero_",
+        "random_",
+        "uniform_",
+        "normal_",
+        "bernoulli_",
+        "exponential_",
+        "geometric_",
+        "cauchy_",
+        "log_normal_",
+    ]
+)
+_FACTORIES = ("empty", "zeros", "ones", "full", "rand", "new_", "_efficientzerotensor")
+
+_cache: dict[Any, Traits] = {}
+
+
+def traits_of(func: Any) -> Traits:
+    """Return the traits of an ``OpOverload``."""
+    found = _cache.get(func)
+    if found is None:
+        found = _cache[func] = _read(func)
+    return found
+
+
+def _read(func: Any) -> Traits:
+    schema = func._schema
+    name = schema.name.partition("::")[2]
+    takes_tensors = any("Tensor" in str(item.type) for item in schema.arguments)
+    written = tuple(
+        position
+        for position, item in enumerate(schema.arguments)
+        if item.alias_info is not None and item.alias_info.is_write
+    )
+    aliasing = any(
+        item.alias_info is not None and not item.alias_info.is_write for item in schema.returns
+    )
+    return Traits(
+        operator=lookup(func),
+        is_view=(aliasing and not written) or name in ("detach", "alias", "lift_fresh", "set_"),
+        is_random=torch.Tag.nondeterministic_seeded in func.tags,
+        synchronizes=name in _SYNCHRONIZING,
+        mixes_devices=name in _MIXING or name.startswith(("_foreach", "_fused", "_amp_foreach")),
+        overwrites=name in _OVERWRITING,
+        takes_tensors=takes_tensors,
+        factory_size=_size_position(schema) if name.startswith(_FACTORIES) else None,
+        written=written,
+    )
+
+
+def _size_position(schema: Any) -> int | None:
+    names = [item.name for item in schema.arguments]
+    return names.index("size") if "size" in names else None
