@@ -49,6 +49,29 @@ LINE_USAGE = (
     "usage: %cuda_debug [status | replay | restart | report [--json] | guard on|off | "
     "simulator on|off | off]"
 )
+CELL_MANUAL = f"""Run this cell with the operands of index operations checked before each launch.
+
+{CELL_USAGE}
+
+  --no-guard       {HELP_NO_GUARD}
+  --no-checkpoint  {HELP_NO_CHECKPOINT}
+  --no-replay      {HELP_NO_REPLAY}
+  --budget SIZE    {HELP_BUDGET}
+  --timeout S      {HELP_TIMEOUT}
+  --stats          {HELP_STATS}
+"""
+LINE_MANUAL = f"""Show or do something about CUDA errors in this kernel.
+
+{LINE_USAGE}
+
+  status              Show the state of the CUDA context and every hook of this extension (default).
+  replay              Run the failed cell again on the CPU and show which operand was bad.
+  restart             Restart the kernel in place, run the set-up cells again, replay the failed cell.
+  report [--json]     Print the last diagnosis as Markdown, or as JSON and nothing else.
+  guard on|off        Check operands before each launch in every cell from now on.
+  simulator on|off    Let a simulated device on the CPU stand in for CUDA.
+  off                 Turn everything off.
+"""
 BAD_SIZE = "{text!r} is not a size; write for example 256MB or 1.5GB"
 NO_VALUE = "%cuda_debug {command} takes no value"
 NEEDS_VALUE = "%cuda_debug {command} needs one of: {accepted}"
@@ -262,12 +285,12 @@ NEXT_BEFORE = "Put `%%cuda_debug` on top of the cell: it is then checked before 
 
 LABELS = {
     "what": "What happened",
+    "result": "Result",
     "assertion": "Assertion",
     "must_hold": "Must hold",
     "noticed": "Noticed at",
     "context": "CUDA context",
     "lost": "Lost",
-    "kept": "Not lost",
     "next": "Next",
     "operand": "Tensor",
     "allowed": "Allowed",
@@ -294,7 +317,7 @@ DETAILS_ASSERTION = "The CUDA error itself"
 DETAILS_POSITIONS = "The first {count} of {total} positions"
 DETAILS_ALL_POSITIONS = "All {count} positions"
 DETAILS_FRAMES = "How the cell got there"
-DETAILS_VERSIONS = "Versions"
+DETAILS_VERSIONS = "Environment"
 DETAILS_TENSORS = "Tensors that the cell used as index, target or probability ({count})"
 MORE_ASSERTIONS = "{count} more assertions"
 TENSORS_HEAD = (
@@ -586,6 +609,11 @@ REPLAY_SUBSTITUTE_PASSED = (
     "An index that passed its check held substitute values: the real ones were on the GPU and are lost. Restart and "
     "replay, or run the cell under %%cuda_debug, to have them checked."
 )
+REPLAY_SUBSTITUTE_READ = (
+    "The cell read whole numbers whose real values were on the GPU and are lost; what it did with them proves nothing. "
+    "Restart and replay, or run the cell under %%cuda_debug."
+)
+REPLAY_DEVICE_DEAD = "The CUDA context is dead: nothing can be copied from it."
 REPLAY_EXCEPTION = "The cell stopped with this exception before a check failed; the operations after it were not checked."
 REPLAY_NEEDS_SHARED = (
     "The cell uses a pipe, socket or process that belongs to the kernel, which a replay may not touch; the operations "
@@ -599,7 +627,9 @@ REPLAY_NO_BACKWARD = (
     "PyTorch refuses backward in a forked process once a GPU was there, so the replay stopped at the backward pass; "
     "everything before it was checked."
 )
-REPLAY_NO_MEMORY = "The replay may take {limit} of memory and needs more."
+REPLAY_NO_MEMORY = (
+    "The replay needs more memory than it may take; the operations after that were not checked."
+)
 REPLAY_SHARED_TOO_LARGE = (
     "The kernel shares too much memory with other processes for a replay to copy it ({detail})."
 )
@@ -609,3 +639,7 @@ REPLAY_CANNOT_REPLACE = (
 REPLAY_NOT_SET_UP = "The replay could not be set up: {error}"
 REPLAY_CPU_SILENT = "PyTorch on the CPU accepts this operand without an error."
 REPLAY_AS_OF = "Values from the GPU are those of the end of cell {cells}."
+
+# --- simulator ------------------------------------------------------------------------------------
+
+SIMULATED_NAME = "Simulated CUDA device (cudassert_ipy, runs on the CPU)"
