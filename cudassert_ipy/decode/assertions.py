@@ -37,7 +37,7 @@ _ANCHOR = re.compile(
 )
 _SAME_SHAPE = re.compile(rb"block: \[[\d,]+\], thread: \[[\d,]+\] Assertion ")
 _EXPRESSION = re.compile(
-    r"`(?P<quoted>.*?)[`'] failed|'(?P<single>.*?)' failed|(?P<bare>[^`'].*?) failed"
+    r"(?:`(?P<quoted>.*?)[`'] failed|'(?P<single>.*?)' failed|(?P<bare>[^`'].*?) failed)\.?"
 )
 _VERBOSE_EXPRESSION = re.compile(r"`(?P<quoted>.*?)`: (?P<message>.*)")
 _PLACE_END = re.compile(
@@ -112,27 +112,32 @@ class AssertionParser:
             self.read_line(line)
         return tuple(group.assertion() for group in self._groups.values())
 
-    def read_line(self, line: bytes) -> None:
-        """Take one line, cleaned by :class:`~cudassert_ipy.decode.lines.LineSplitter`."""
+    def read_line(self, line: bytes) -> bool:
+        """Take one line, cleaned by :class:`~cudassert_ipy.decode.lines.LineSplitter`.
+
+        Return whether it only repeats an earlier line with another block and thread.
+        """
         if b"ssertion " not in line:
-            return
+            return False
         # A flood repeats one line with other numbers: recognize it without parsing it again.
         start = line.find(b"block: [")
         same = _SAME_SHAPE.match(line, start) if start >= 0 else None
         key = (line[:start], line[same.end() :]) if same else None
         if key is not None and key in self._remembered:
             self._remembered[key].plain_count += 1
-            return
+            return True
         groups = self._parse(line.decode("utf-8", "replace"))
         if key is not None and len(groups) == 1:
             if len(self._remembered) >= _MAX_REMEMBERED:
                 self._remembered.clear()
             self._remembered[key] = groups[0]
+        return False
 
     def _parse(self, text: str) -> list[_Group]:
         anchors = list(_ANCHOR.finditer(text))
         groups = []
         start = 0
+        rank = None
         for anchor, following in zip(anchors, [*anchors[1:], None], strict=False):
             stop = following.start() if following else len(text)
             body = text[anchor.end() : min(stop, anchor.end() + _MAX_EXPRESSION)]
@@ -140,7 +145,7 @@ class AssertionParser:
             match = pattern.match(body)
             if match:
                 head = text[max(start, anchor.start() - _MAX_PLACE) : anchor.start()]
-                rank = _rank(text[: anchor.start()][-_MAX_PLACE:])
+                rank = _rank(head, rank)
                 group = self._add(anchor, match, head, rank)
                 if group is not None:
                     groups.append(group)
@@ -189,11 +194,11 @@ def _place(head: str) -> tuple[str, int | None, str | None]:
     """Return file, line and function from the text in front of ``block:``."""
     places = list(_PLACE_END.finditer(head))
     if not places:
-        function = _RANK_PREFIX.sub("", head).strip().removesuffix(":").rstrip(". ")
+        function = _RANK_PREFIX.sub("", head).strip().rstrip(" .:")
         return "", None, function[-300:] or None
     place = places[-1]
     end = place.start(1) - 1
-    function = head[place.end() :].strip().removesuffix(":").strip()
+    function = head[place.end() :].strip().rstrip(" .:")
     if head[:end].endswith(">"):  # <frozen importlib._bootstrap>: a location that means nothing
         start = head.rfind("<", 0, end)
         path = head[max(start, 0) : end]
@@ -203,8 +208,8 @@ def _place(head: str) -> tuple[str, int | None, str | None]:
     return _GLUED.sub("", path), int(place[1]), function or None
 
 
-def _rank(head: str) -> int | None:
-    rank = None
+def _rank(head: str, rank: int | None) -> int | None:
+    """Return the last rank that ``head`` names, else ``rank``."""
     for match in _RANK.finditer(head):
         rank = int(match[1] or match[2])
     return rank

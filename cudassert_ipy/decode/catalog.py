@@ -32,7 +32,7 @@ class KnownAssertion:
 
     @property
     def files(self) -> frozenset[str]:
-        """Base names, in lower case, of the source files that hold this assertion."""
+        """Base names of the source files that hold this assertion."""
         return frozenset(base_name(path) for path in (self.path, *self.also_in))
 
     def render(
@@ -108,8 +108,8 @@ def normalize(expression: str) -> str:
 
 
 def base_name(path: str) -> str:
-    """Return the last component of a Linux or Windows path, in lower case."""
-    return re.split(r"[/\\]", path)[-1].lower()
+    """Return the last component of a Linux or Windows path."""
+    return re.split(r"[/\\]", path)[-1]
 
 
 def _names(function: str, names: tuple[str, ...]) -> bool:

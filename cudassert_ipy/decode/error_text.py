@@ -24,7 +24,7 @@ _RUNTIME = re.compile(
     r"|cuda runtime error \(\d+\) ?: ?"  # torch <= 1.4; the number is that of its CUDA version
     r"|Triton Error \[(?:CUDA|HIP)\]: "
     r"|Cuda failure (?:\d+ )?'"  # NCCL
-    r"|(?:[\w:]+ failed to synchronize: |[\w ]{1,60}: )?cudaError[A-Za-z]+: "  # thrust, CuPy
+    r"|cudaError[A-Za-z]{1,60}: "  # thrust, CuPy
     r"|THCudaCheck FAIL .{0,300}error=\d+ ?: ?)(?P<text>.*)"
 )
 # What may follow the words of an error where they are not part of somebody's sentence.
@@ -36,6 +36,8 @@ _OUT_OF_MEMORY = re.compile(r"(?P<platform>CUDA|HIP|XPU) out of memory")
 _FORKED = re.compile(r"Cannot re-initialize CUDA in forked subprocess")
 _OUT_OF_RESOURCES = re.compile(r"out of resource: ")
 _UNKNOWN = re.compile(r"CUDA unknown error")
+# What thrust puts in front: "copy_if failed to synchronize: cudaErrorAssert: ...".
+_THRUST = re.compile(r"[\w:<> ]{1,80}: (?=cudaError)")
 _LIBRARY = re.compile(
     r"(?:(?:CUDA|HIP) error: )?"
     r"(?:CUBLAS|CUDNN|CUSPARSE|CUSOLVER|CUFFT|HIPBLAS|MIOPEN|ROCBLAS)_STATUS_(?!SUCCESS)[A-Z_]+"
@@ -73,13 +75,15 @@ class ErrorText(NamedTuple):
 
 def read_message(text: str) -> ErrorText | None:
     """Return the CUDA error that an exception's message starts with, or None."""
-    return _read(text, anchored=True)
+    in_front = _THRUST.match(text)
+    error = _read(text[in_front.end() :] if in_front else text, anchored=True)
+    return error._replace(message=text[:MAX_MESSAGE]) if error and in_front else error
 
 
 def _read(text: str, *, anchored: bool) -> ErrorText | None:
     """Return the first error that ``text`` tells of, at its start or anywhere."""
     found = []
-    for pattern, make in _READERS:
+    for pattern, make in _READERS_OF_MESSAGES if anchored else _READERS:
         match = pattern.match(text) if anchored else pattern.search(text)
         if match:
             error = make(match)
@@ -150,7 +154,6 @@ def _library(match: re.Match[str]) -> ErrorText:
 _READERS = (
     (_RUNTIME, _runtime),
     (_DRIVER, _driver),
-    (_NUMBERED, _numbered),
     (_BARE_ASSERT, _bare_assert),
     (_OUT_OF_MEMORY, _out_of_memory),
     (_FORKED, _forked),
@@ -158,6 +161,7 @@ _READERS = (
     (_UNKNOWN, _unknown),
     (_LIBRARY, _library),
 )
+_READERS_OF_MESSAGES = (*_READERS, (_NUMBERED, _numbered))
 
 
 def _error(

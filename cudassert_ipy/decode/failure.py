@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _MAX_EXCEPTIONS = 50
 _MAX_TEXT = 200_000
+_MAX_SUSPECT_TEXT = 8_000
 _WORDS = (
     "CUDA",
     "cuda",
@@ -53,14 +54,16 @@ class TextDecoder:
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the text."""
         for line in self._splitter.feed(data):
-            self._assertions.read_line(line)
+            self._read_line(line)
+
+    def _read_line(self, line: bytes) -> None:
+        if not self._assertions.read_line(line):
             self._errors.read_line(line)
 
     def close(self) -> Failure:
         """Return what the whole text tells."""
         for line in self._splitter.close():
-            self._assertions.read_line(line)
-            self._errors.read_line(line)
+            self._read_line(line)
         scanner = self._errors
         return _failure(
             scanner.error,
@@ -128,7 +131,7 @@ def is_suspect(exc: BaseException) -> bool:
     for node in _exceptions(exc):
         if not _CLASSES.isdisjoint([cls.__name__ for cls in type(node).__mro__]):
             return True
-        for text in _strings(node):
+        for text in _strings(node, _MAX_SUSPECT_TEXT):
             if any(word in text for word in _WORDS):
                 return True
     return False
@@ -208,13 +211,13 @@ _ARGS: Any = BaseException.__dict__["args"]
 _MEMBERS: Any = BaseExceptionGroup.__dict__["exceptions"]
 
 
-def _strings(exc: BaseException) -> list[str]:
+def _strings(exc: BaseException, limit: int = _MAX_TEXT) -> list[str]:
     """Return the exception's arguments that are plain strings, long ones cut in the middle."""
     texts = []
     for item in _ARGS.__get__(exc)[:10]:
         if type(item) is str:
-            half = _MAX_TEXT // 2
-            texts.append(item if len(item) <= _MAX_TEXT else f"{item[:half]}\n{item[-half:]}")
+            half = limit // 2
+            texts.append(item if len(item) <= limit else f"{item[:half]}\n{item[-half:]}")
     return texts
 
 

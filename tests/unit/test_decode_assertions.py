@@ -1,0 +1,164 @@
+"""The grammar of assertion lines: every wording in tests/samples/asserts, streaming, bounds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cudassert_ipy.decode.assertions import MAX_GROUPS, AssertionParser
+from cudassert_ipy.decode.catalog import catalog
+from cudassert_ipy.decode.failure import TextDecoder, decode_text
+from cudassert_ipy.decode.lines import MAX_LINE
+from cudassert_ipy.model import Failure
+
+SAMPLES = Path(__file__).parents[1] / "samples" / "asserts"
+TEXTS = sorted(SAMPLES.glob("*.txt"))
+LINE = catalog().by_key("nll_loss").render((0, 0, 0), (7, 0, 0)).encode() + b"\n"
+
+
+def parse(data: bytes):
+    parser = AssertionParser()
+    parser.feed(data)
+    return parser.close()
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
+def test_sample_is_decoded_as_written_beside_it(path):
+    """Each sample gives the failure in the .json file of the same name (advice is left out)."""
+    expected = json.loads(path.with_suffix(".json").read_text("utf-8"))
+
+    decoded = decode_text(path.read_bytes()).to_dict()
+
+    del decoded["advice"]
+    assert decoded == expected
+
+
+def test_every_row_of_the_catalog_has_a_sample():
+    """A row that no sample shows is a row that nobody has tried."""
+    shown = set()
+    for path in TEXTS:
+        for item in decode_text(path.read_bytes()).assertions:
+            row = catalog().find(item.expression, item.file, item.function)
+            shown.add(row.key if row else None)
+
+    assert {row.key for row in catalog().rows} <= shown
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
+def test_bytes_one_by_one_give_the_same_failure(path):
+    """Chunks of one byte give what one chunk gives."""
+    data = path.read_bytes()
+    decoder = TextDecoder()
+    for index in range(len(data)):
+        decoder.feed(data[index : index + 1])
+
+    assert decoder.close() == decode_text(data)
+
+
+def test_flood_is_one_assertion_with_a_count():
+    """A million failing threads are one assertion; the first thread is kept."""
+    parser = AssertionParser()
+    row = catalog().by_key("index")
+    for thread in range(5000):
+        parser.feed(row.render((3, 0, 0), (thread, 0, 0)).encode() + b"\n")
+
+    (assertion,) = parser.close()
+
+    assert (assertion.count, assertion.block, assertion.thread) == (5000, (3, 0, 0), (0, 0, 0))
+
+
+def test_different_lines_in_a_flood_keep_their_own_counts():
+    """Recognizing repeated lines does not mix up two kernels that fail by turns."""
+    rows = [catalog().by_key("index"), catalog().by_key("embedding")]
+    lines = [rows[number % 3 == 0].render((0, 0, 0), (number, 0, 0)) for number in range(30)]
+
+    assertions = parse("\n".join(lines).encode())
+
+    assert [(item.function, item.count) for item in assertions] == [
+        ("indexSelectSmallIndex", 10),
+        ("operator()", 20),
+    ]
+
+
+def test_number_of_different_assertions_is_bounded():
+    """A hostile log cannot make the parser keep more than a fixed number of groups."""
+    data = b"".join(LINE.replace(b":245:", b":%d:" % number) for number in range(2 * MAX_GROUPS))
+
+    assert len(parse(data)) == MAX_GROUPS
+
+
+def test_assertion_is_found_behind_a_line_that_never_ends():
+    """Overlong lines are cut where no assertion is cut in two."""
+    data = b"x" * (MAX_LINE // 2) + b" " + LINE.strip() + b" " + b"y" * (3 * MAX_LINE) + b"\n" + LINE
+
+    (assertion,) = parse(data)
+
+    assert assertion.count == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "python: loss.cpp:93: void f(int): Assertion `t >= 0 && t < n_classes' failed.",
+        "RuntimeError: Assertion `cur_target >= 0 && cur_target < n_classes' failed.  at "
+        "/pytorch/aten/src/THNN/generic/ClassNLLCriterion.c:93",
+        "prog: kernels.cu:12: int main(): Assertion `n > 0' failed.",
+        "Assertion `srcIndex < srcSelectDimSize` failed is what the log said",
+    ],
+)
+def test_assertions_of_the_host_are_none(text):
+    """assert() of a host program looks alike, but no device printed it."""
+    assert parse(text.encode()) == ()
+
+
+def test_invalid_utf8_beside_an_assertion_survives():
+    """Bytes that are no UTF-8 do not hide the assertion behind them."""
+    (assertion,) = parse(b"\xff\xfe caf\xe9 " + LINE)
+
+    assert assertion.known
+
+
+PIECES = [
+    LINE,
+    LINE.strip(),
+    b"Assertion `",
+    b"` failed.",
+    b"block: [0,0,0], thread: [1,2,3] ",
+    b"block: [",
+    b"\r",
+    b"\n",
+    b"\x1b[31m",
+    b"\x1b]0;",
+    b"\\n",
+    b"[rank2]: ",
+    b"RuntimeError: CUDA error: ",
+    b"device-side assert triggered",
+    b"out of memory",
+    b'  File "x.py", line 3, in f\n',
+    b"CUDNN_STATUS_INTERNAL_ERROR",
+    b"Assertion failed: `x`: `n` value (3)",
+    b"a.cu:12: ",
+    b"x" * (MAX_LINE + 10),
+]
+SOUP = st.lists(st.one_of(st.sampled_from(PIECES), st.binary(max_size=30)), max_size=15)
+
+
+@settings(max_examples=300, deadline=None)
+@given(pieces=SOUP, cuts=st.lists(st.integers(0, 4 * MAX_LINE), max_size=6))
+def test_any_bytes_in_any_chunks_give_one_valid_failure(pieces, cuts):
+    """No bytes raise; the JSON is valid and round-trips; chunking changes nothing."""
+    data = b"".join(pieces)
+    whole = decode_text(data)
+    decoder = TextDecoder()
+    start = 0
+    for cut in sorted(cuts):
+        decoder.feed(data[start:cut])
+        start = max(start, cut)
+    decoder.feed(data[start:])
+
+    assert decoder.close() == whole
+    assert Failure.from_dict(json.loads(json.dumps(whole.to_dict(), allow_nan=False))) == whole
