@@ -225,8 +225,12 @@ class Notebook:
         """Return what a person reads under a cell: its outputs as text."""
         return str(self.cell(index).locator(".jp-Cell-outputWrapper").inner_text())
 
+    def whole_output(self, index: int) -> str:
+        """Return the output of a cell with what is folded away."""
+        return str(self.cell(index).locator(".jp-Cell-outputWrapper").text_content())
+
     def wait_for_output(self, index: int, text: str, *, timeout: float = 60) -> None:
-        """Wait until ``text`` stands somewhere in the output of a cell."""
+        """Wait until ``text`` stands somewhere in the output of a cell, in any case."""
         outputs = self.cell(index).locator(".jp-Cell-outputWrapper")
         outputs.filter(has_text=text).first.wait_for(timeout=timeout * 1000)
 
@@ -258,9 +262,15 @@ class Notebook:
         path = SCREENSHOTS / f"{name}.png"
         if cell is None:
             self.page.screenshot(path=path)
-        else:
-            self.cell(cell).scroll_into_view_if_needed()
-            self.cell(cell).screenshot(path=path)
+            return path
+        # The notebook scrolls inside the page, so the window has to be as high as the cell.
+        size = self.page.viewport_size
+        height = int(self.cell(cell).bounding_box()["height"])
+        self.set_width(size["width"], max(height + 250, size["height"]))
+        self.cell(cell).scroll_into_view_if_needed()
+        self.page.wait_for_timeout(200)
+        self.cell(cell).screenshot(path=path)
+        self.set_width(size["width"], size["height"])
         return path
 
     def save(self) -> nbformat.NotebookNode:
