@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     command.add_argument("file", nargs="?", default="-", metavar="FILE", help=messages.CLI_FILE)
     command.add_argument("--json", action="store_true", help=messages.CLI_JSON)
-    options = parser.parse_args(arguments)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:  # said by the subcommand, whose usage lists what it accepts
+        command.error(messages.CLI_UNKNOWN.format(arguments=" ".join(unknown)))
     try:
         failure = _decode(options.file)
     except (UnusableInput, OSError) as error:

@@ -498,6 +498,7 @@ CLI_EXPLAIN = "Say what went wrong according to a log, a traceback or a notebook
 CLI_FILE = "the file to read (a notebook's outputs are read); - or nothing: standard input"
 CLI_JSON = "print the failure as JSON"
 CLI_UNUSABLE = "cannot explain {file}: {reason}\n"
+CLI_UNKNOWN = "unrecognized arguments: {arguments}"
 CLI_BINARY = "it is not text"
 
 ADVICE_CHECK = "Check the values of {operand}: {requirement}."
@@ -528,6 +529,11 @@ ADVICE_DSA = (
     " variable it does nothing."
 )
 ADVICE_CHILD = "It happened in a child process; the CUDA context of this process is not affected."
+ADVICE_ALIVE = "No restart is needed: this error leaves the CUDA context alive."
+ADVICE_UNSURE = (
+    "This error alone does not tell whether the CUDA context is alive. If "
+    "torch.cuda.synchronize() raises too, restart."
+)
 ADVICE_BY_KIND = {
     "illegal_memory_access": (
         "A kernel read or wrote outside its memory; CUDA prints no assertion for that. "

@@ -25,6 +25,9 @@ def advice(failure: Failure, *, mentions_dsa: bool = False) -> tuple[str, ...]:
     by_kind = messages.ADVICE_BY_KIND.get(failure.kind)
     if by_kind:
         lines.append(by_kind)
+    elif failure.kind == "cuda_error" and not failure.sticky:
+        unsure = failure.sticky is None
+        lines.append(messages.ADVICE_UNSURE if unsure else messages.ADVICE_ALIVE)
     if failure.sticky:
         if failure.process == "this":
             lines.append(messages.ADVICE_RESTART)

@@ -270,7 +270,8 @@ def _own_text(exc: BaseException) -> str:
     """Return ``str(exc)`` for classes that keep their text elsewhere than in ``args``."""
     try:
         text = str(exc)
-    except Exception:  # the user's __str__ may do anything; then the class name is all there is
+    # The user's __str__ may do anything; then the class name is all there is.
+    except (Exception, SystemExit):
         return ""
     return text[:_MAX_TEXT] if type(text) is str else ""
 

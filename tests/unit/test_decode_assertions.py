@@ -93,7 +93,9 @@ def test_number_of_different_assertions_is_bounded():
 
 def test_assertion_is_found_behind_a_line_that_never_ends():
     """Overlong lines are cut where no assertion is cut in two."""
-    data = b"x" * (MAX_LINE // 2) + b" " + LINE.strip() + b" " + b"y" * (3 * MAX_LINE) + b"\n" + LINE
+    data = (
+        b"x" * (MAX_LINE // 2) + b" " + LINE.strip() + b" " + b"y" * (3 * MAX_LINE) + b"\n" + LINE
+    )
 
     (assertion,) = parse(data)
 
@@ -104,8 +106,7 @@ def test_assertion_is_found_behind_a_line_that_never_ends():
     "text",
     [
         "python: loss.cpp:93: void f(int): Assertion `t >= 0 && t < n_classes' failed.",
-        "RuntimeError: Assertion `cur_target >= 0 && cur_target < n_classes' failed.  at "
-        "/pytorch/aten/src/THNN/generic/ClassNLLCriterion.c:93",
+        "RuntimeError: Assertion `t >= 0 && t < n_classes' failed.  at /x/ClassNLLCriterion.c:93",
         "prog: kernels.cu:12: int main(): Assertion `n > 0' failed.",
         "Assertion `srcIndex < srcSelectDimSize` failed is what the log said",
     ],

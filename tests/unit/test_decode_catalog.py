@@ -48,7 +48,9 @@ def test_casts_and_white_space_do_not_matter():
     assert normalize("dstIndex < static_cast<IndexType>(dstAddDimSize)") == normalize(
         "dstIndex<dstAddDimSize"
     )
-    row = catalog().find("srcIndex < static_cast<IndexType>( srcSelectDimSize )", "Indexing.cu", None)
+    row = catalog().find(
+        "srcIndex < static_cast<IndexType>( srcSelectDimSize )", "Indexing.cu", None
+    )
     assert row is catalog().by_key("embedding")
 
 
