@@ -78,16 +78,15 @@ def drop_output(shell: Any, handoff: Handoff) -> None:
 
 def restore_numbers(shell: Any, handoff: Handoff) -> None:
     """Let prompt numbers go on, and give ``In`` back its old entries for cells that did not run."""
+    # Never back below a number that was used: IPython would complain about its history database.
+    following = max(handoff.execution_count, shell.execution_count)
     history = shell.history_manager
     for kept in (history.input_hist_raw, history.input_hist_parsed):
-        del kept[handoff.execution_count :]
-        for number, source in enumerate(handoff.inputs[: handoff.execution_count]):
-            if number >= len(kept):
-                kept.append(source)
-            elif not kept[number]:
-                kept[number] = source
-        kept.extend([""] * (handoff.execution_count - len(kept)))
-    shell.execution_count = handoff.execution_count
+        kept.extend([""] * (following - len(kept)))
+        del kept[following:]
+        for number, source in enumerate(handoff.inputs[:following]):
+            kept[number] = kept[number] or source
+    shell.execution_count = following
 
 
 def _message(handoff: Handoff) -> dict[str, Any] | None:

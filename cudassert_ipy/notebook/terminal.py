@@ -13,6 +13,7 @@ from cudassert_ipy.notebook.kernel import end_history, next_execution_count, not
 from cudassert_ipy.notebook.rerun import run_recorded_cell_in_terminal
 from cudassert_ipy.notebook.resuming import restore_numbers
 from cudassert_ipy.restart.inplace import Undo, restart
+from cudassert_ipy.restart.start import take_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
