@@ -501,7 +501,6 @@ CLI_UNUSABLE = "cannot explain {file}: {reason}\n"
 CLI_UNKNOWN = "unrecognized arguments: {arguments}"
 CLI_BINARY = "it is not text"
 
-ADVICE_CHECK = "Check the values of {operand}: {requirement}."
 ADVICE_CAUSES = "Typical causes, most frequent first: {causes}."
 ADVICE_ON_CPU = (
     "Run the same step on the CPU: most bad indices, labels and probabilities raise a clear "

@@ -19,10 +19,9 @@ class Picture:
     low: str
     """Label of the left end; empty where the range has no lower limit."""
     high: str
-    fill_start: float
-    """Where the values inside the valid range begin, as a fraction of the track."""
-    fill_end: float
-    """Where they end; equal to ``fill_start`` where no value lies inside."""
+    fill: tuple[float, float] | None
+    """Which part of the track the values inside the valid range cover, as fractions of it; None
+    where no value lies inside."""
     below: str
     """The smallest value, where it lies below the range; else empty."""
     above: str
@@ -43,12 +42,10 @@ def picture(finding: Finding) -> Picture | None:
     largest = finding.maximum if maximum is None else maximum
     below = number(smallest) if low is not None and _less(smallest, low) else ""
     above = number(largest) if high is not None and _less(high, largest) else ""
-    start, end = _fill(low, high, minimum, maximum)
     return Picture(
         low="" if low is None else number(low),
         high="" if high is None else number(high),
-        fill_start=start,
-        fill_end=end,
+        fill=_fill(low, high, minimum, maximum),
         below=below,
         above=above,
         nan=nan,
@@ -57,10 +54,10 @@ def picture(finding: Finding) -> Picture | None:
 
 def text_bar(drawing: Picture, width: int = 34) -> str:
     """Return the picture on one line, e.g. ``[0 ━━━━━━━━────── 999] ✗ 1000``."""
-    start = math.floor(drawing.fill_start * width)
-    end = math.ceil(drawing.fill_end * width)
-    if drawing.fill_end == drawing.fill_start:
-        end = start
+    start = end = 0
+    if drawing.fill is not None:
+        start = min(math.floor(drawing.fill[0] * width), width - 1)
+        end = max(math.ceil(drawing.fill[1] * width), start + 1)
     track = "─" * start + "━" * (end - start) + "─" * (width - end)
     left = f"[{drawing.low} " if drawing.low else "… "
     right = f" {drawing.high}]" if drawing.high else " …"
@@ -77,14 +74,16 @@ def _less(left: Number, right: Number) -> bool:
     return left is not None and right is not None and left < right
 
 
-def _fill(low: Number, high: Number, minimum: Number, maximum: Number) -> tuple[float, float]:
+def _fill(
+    low: Number, high: Number, minimum: Number, maximum: Number
+) -> tuple[float, float] | None:
     """Return the part of the track that values cover; without a limit the values set the end."""
-    if minimum is None or maximum is None:
-        return 0.0, 0.0
+    if minimum is None or maximum is None or _less(maximum, minimum):
+        return None
     left = minimum if low is None else low
     right = maximum if high is None else high
     if _less(maximum, left) or _less(right, minimum):
-        return 0.0, 0.0
+        return None
     return _fraction(minimum, left, right, 0.0), _fraction(maximum, left, right, 1.0)
 
 

@@ -83,7 +83,7 @@ def _finish(console: Console) -> str:
 def _print_view(console: Console, said: View) -> None:
     from rich.text import Text
 
-    title = f"{SIGNS[said.tone]} {as_text(said.title)}"
+    title = as_text(said.title, "`") if said.short else f"{SIGNS[said.tone]} {as_text(said.title)}"
     if said.place:
         title += f"  ({said.place})"
     console.print(Text(title))
@@ -97,9 +97,6 @@ def _print_view(console: Console, said: View) -> None:
     _print_rows(console, _labeled(said.rows, console.width))
     _print_rows(console, [(messages.LABELS["next"], as_text(step, "`")) for step in said.steps])
     for detail in said.details:
-        if detail.summary == messages.DETAILS_VERSIONS:
-            _print_rows(console, _labeled(detail.rows, console.width))
-            continue
         console.print()
         console.print(Text(f"{detail.summary}:"))
         _print_rows(console, _labeled(detail.rows, console.width))

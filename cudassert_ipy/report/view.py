@@ -53,30 +53,30 @@ def view(diagnosis: Diagnosis, *, in_kernel: bool = True) -> View:
     rows: list[Row] = []
     details: list[Detail] = []
     source = None
+    tone: Tone
+    title, tone = _failure_title(failure), "bad"
+    printed = printed_rows(diagnosis)
     if finding is not None:
-        title, tone = finding_title(finding), "bad"
+        title = finding_title(finding)
         source = marked_source(finding)
         rows += finding_rows(diagnosis)
         details += finding_details(finding)
-        details.append(Detail(messages.DETAILS_ASSERTION, tuple(failure_rows(diagnosis))))
-        rows += _context(diagnosis, in_kernel=in_kernel, brief=True)
+        printed = failure_rows(diagnosis) + printed
+    elif diagnosis.replay is not None:
+        outcome = diagnosis.replay.outcome
+        title, tone = phrase(messages.REPLAY_TITLES[outcome]), "unsure"
+        rows += replay_rows(diagnosis)
+        printed = failure_rows(diagnosis) + printed
     else:
-        title, tone = _failure_title(failure), "bad"
-        if diagnosis.replay is not None:
-            title, tone = phrase(messages.REPLAY_TITLES[diagnosis.replay.outcome]), "unsure"
-            if diagnosis.replay.outcome == "raised":
-                tone = "bad"
-            rows += replay_rows(diagnosis)
-            details.append(Detail(messages.DETAILS_ASSERTION, tuple(failure_rows(diagnosis))))
-            rows += _context(diagnosis, in_kernel=in_kernel, brief=True)
-        else:
-            rows += failure_rows(diagnosis)
-            rows += _context(diagnosis, in_kernel=in_kernel)
-    versions = _versions(diagnosis.environment)
-    if versions:
-        details.append(Detail(messages.DETAILS_VERSIONS, (row("versions", plain(versions)),)))
+        rows += failure_rows(diagnosis)
+    rows += _context(diagnosis, in_kernel=in_kernel)
+    if failure is not None and failure.assertions and not in_kernel:
+        rows += printed  # a log is read by somebody who looks for just this
+    else:
+        summary = messages.DETAILS_ASSERTION if failure is not None else messages.DETAILS_VERSIONS
+        details.append(Detail(summary, tuple(printed)))
     return View(
-        tone=tone,  # type: ignore[arg-type]  # mypy widens the literals joined above
+        tone=tone,
         title=title,
         place=_place(diagnosis),
         simulated=diagnosis.environment.simulated,
@@ -155,10 +155,6 @@ def failure_rows(diagnosis: Diagnosis) -> list[Row]:
         rows.append(row("note", phrase(messages.IN_CHILD)))
     for assertion in failure.assertions[:_MAX_ASSERTIONS]:
         rows += _assertion_rows(assertion)
-    more = len(failure.assertions) - _MAX_ASSERTIONS
-    if more > 0:
-        text = messages.MORE_ASSERTIONS.format(count=numbers.count(more))
-        rows.append(row("assertion", plain(text)))
     if failure.kind == "device_assert" and not failure.assertions:
         rows.append(row("assertion", phrase(messages.ASSERT_NOT_SEEN)))
     if failure.kind != "device_assert" and failure.message:
@@ -176,8 +172,26 @@ def failure_rows(diagnosis: Diagnosis) -> list[Row]:
     return rows
 
 
+def printed_rows(diagnosis: Diagnosis) -> list[Row]:
+    """Return the assertions as CUDA printed them, and the versions."""
+    rows: list[Row] = []
+    failure = diagnosis.failure
+    assertions = failure.assertions if failure is not None else ()
+    for assertion in assertions[:_MAX_ASSERTIONS]:
+        rows += _printed_assertion(assertion)
+    more = len(assertions) - _MAX_ASSERTIONS
+    if more > 0:
+        text = messages.MORE_ASSERTIONS.format(count=numbers.count(more))
+        rows.append(row("assertion", plain(text)))
+    versions = _versions(diagnosis.environment)
+    return [*rows, row("versions", plain(versions))] if versions else rows
+
+
 def _assertion_rows(assertion: Assertion) -> list[Row]:
     rows = []
+    if not assertion.known:
+        text = [code(clean_line(assertion.expression, 200)), phrase(messages.ASSERT_UNKNOWN)]
+        rows.append(row("checked", join(text, " · ")))
     names = _operations(assertion)
     if names:
         *first_names, last = [code(name) for name in names]
@@ -188,6 +202,10 @@ def _assertion_rows(assertion: Assertion) -> list[Row]:
         rows.append(row("checked", plain(assertion.operand)))
     if assertion.requirement:
         rows.append(row("must_hold", plain(assertion.requirement)))
+    return rows
+
+
+def _printed_assertion(assertion: Assertion) -> list[Row]:
     where = clean_line(assertion.file.replace("\\", "/").rpartition("/")[2], 80)
     if assertion.line is not None:
         where += f":{numbers.number(assertion.line)}"
@@ -196,9 +214,7 @@ def _assertion_rows(assertion: Assertion) -> list[Row]:
     text = [code(clean_line(assertion.expression, 200)), plain(where)]
     if assertion.rank is not None:
         text.append(plain(f"rank {numbers.number(assertion.rank)}"))
-    if not assertion.known:
-        text.append(phrase(messages.ASSERT_UNKNOWN))
-    rows.append(row("assertion", join(text, " · ")))
+    rows = [row("assertion", join(text, " · "))]
     first = ""
     if assertion.block and assertion.thread:
         first = messages.ASSERT_FIRST.format(
@@ -223,7 +239,7 @@ def replay_rows(diagnosis: Diagnosis) -> list[Row]:
     text = phrase(messages.REPLAY_TEXTS[replay.outcome], seconds=duration)
     if replay.outcome == "clean" and replay.where == "gpu":
         text = join([phrase(messages.REPLAY_RERUN_CLEAN), text])
-    rows = [row("what", text)]
+    rows = [row("result", text)]
     if replay.substituted > 0:
         one = replay.substituted == 1
         lost = phrase(
@@ -247,15 +263,14 @@ def replay_rows(diagnosis: Diagnosis) -> list[Row]:
     return [*rows, row("replay", how)]
 
 
-def _context(diagnosis: Diagnosis, *, in_kernel: bool, brief: bool = False) -> list[Row]:
+def _context(diagnosis: Diagnosis, *, in_kernel: bool) -> list[Row]:
     state = diagnosis.context
     if state == "dead":
         if not in_kernel:
             return [row("context", phrase(messages.CONTEXT_DEAD_LOG))]
         rows = [row("context", phrase(messages.CONTEXT_DEAD))]
-        if not brief:
-            rows.append(row("lost", phrase(messages.LOST)))
-            rows.append(row("kept", phrase(messages.KEPT)))
+        if diagnosis.finding is None and diagnosis.replay is None:
+            rows.append(row("lost", join([phrase(messages.LOST), phrase(messages.KEPT)])))
         return rows
     if state == "alive":
         text = messages.CONTEXT_ALIVE if in_kernel else messages.CONTEXT_ALIVE_LOG
