@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from cudassert_ipy.standin.cuda_errors import INVALID_ORDINAL, accelerator_error
 from cudassert_ipy.standin.tags import Tag, storage_of, tag_of, tag_of_storage, tag_storage
 
 if TYPE_CHECKING:
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from cudassert_ipy.standin.policy import Policy
-
-INVALID_ORDINAL = 101
-"""``cudaErrorInvalidDevice`` (CUDA runtime API, driver_types.h)."""
 
 
 class Context:
@@ -59,8 +57,6 @@ class Context:
                 return None
             index = self.current_index if named.index is None else named.index
         if not 0 <= index < self.policy.device_count:
-            from cudassert_ipy.standin.cuda_errors import accelerator_error
-
             raise accelerator_error(INVALID_ORDINAL)
         return index
 

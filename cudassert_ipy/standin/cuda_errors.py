@@ -13,7 +13,9 @@ from typing import Any
 import torch
 
 ASSERT = 710
-"""``cudaErrorAssert``."""
+"""``cudaErrorAssert`` (CUDA runtime API, driver_types.h)."""
+INVALID_ORDINAL = 101
+"""``cudaErrorInvalidDevice``."""
 
 _NAMES = {
     101: ("cudaErrorInvalidDevice", "invalid device ordinal"),
@@ -47,7 +49,7 @@ def error_text(code: int, version: tuple[int, int], *, blocking: bool) -> str:
     name, text = _NAMES[code]
     lines = [f"CUDA error: {text}"]
     if version >= (2, 9):
-        lines.append(_ORDINAL_HINT if code == INVALID_DEVICE else _SEARCH.format(name=name))
+        lines.append(_ORDINAL_HINT if code == INVALID_ORDINAL else _SEARCH.format(name=name))
     asynchronous = version < (2, 13) or code in _ASYNCHRONOUS
     if asynchronous and not blocking:
         lines.append(_ASYNC_HINT)
@@ -56,9 +58,6 @@ def error_text(code: int, version: tuple[int, int], *, blocking: bool) -> str:
     elif version < (2, 14) and not asynchronous:
         lines.append(_LOG_HINT)
     return "\n".join(lines) + "\n"
-
-
-INVALID_DEVICE = 101
 
 
 def out_of_memory(size: int, total: int, used: int, index: int) -> Exception:
@@ -75,12 +74,37 @@ def out_of_memory(size: int, total: int, used: int, index: int) -> Exception:
     return torch.OutOfMemoryError(text)
 
 
-def different_devices(first: Any, second: Any) -> RuntimeError:
-    """Return torch's error for operands on two devices (aten/src/ATen/TensorIterator.cpp)."""
-    return RuntimeError(
-        "Expected all tensors to be on the same device, but found at least two devices, "
-        f"{first} and {second}!"
-    )
+def different_devices(func: Any, argument: str, index: int) -> RuntimeError:
+    """Return torch's error for a CPU ``argument`` of an operation on device ``index``.
+
+    Two texts: of aten/src/ATen/TensorIterator.cpp for element-wise operations, and of the device
+    check that torch generates for the others (reworded in 2.9).
+    """
+    if torch.Tag.pointwise in func.tags:
+        detail = f"but found at least two devices, cuda:{index} and cpu!"
+    else:
+        name = func._schema.name.partition("::")[2]
+        if name == "embedding":
+            name, argument = "index_select", "index"  # what it calls on CUDA
+        method = f"wrapper_CUDA_{'' if name in _STRUCTURED else '_'}{name}"
+        if func._schema.overload_name:
+            method += f"_{func._schema.overload_name}"
+        if torch_version() >= (2, 9):
+            detail = (
+                f"but got {argument} is on cpu, different from other tensors on cuda:{index} "
+                f"(when checking argument in method {method})"
+            )
+        else:
+            detail = (
+                f"but found at least two devices, cpu and cuda:{index}! "
+                f"(when checking argument for argument {argument} in method {method})"
+            )
+    return RuntimeError(f"Expected all tensors to be on the same device, {detail}")
+
+
+_STRUCTURED = frozenset(
+    ("mm", "addmm", "bmm", "baddbmm", "cat", "gather", "scatter", "index_add", "nll_loss_forward")
+)
 
 
 def torch_version() -> tuple[int, int]:

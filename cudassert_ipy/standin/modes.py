@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cudassert_ipy.standin.context import index_of_any, tensors_in
 from cudassert_ipy.standin.cuda_errors import different_devices
 from cudassert_ipy.standin.garbage import garbage
-from cudassert_ipy.standin.tags import storage_of, tag_of, tag_of_storage
+from cudassert_ipy.standin.tags import storage_of, tag_of
 from cudassert_ipy.standin.traits import Traits, traits_of
 
 if TYPE_CHECKING:
@@ -62,8 +62,7 @@ class StandinDispatchMode(TorchDispatchMode):
             if index is None:
                 return self._on_host(func, traits, args, kwargs, substitute=substitute)
         elif on_host:
-            if not traits.mixes_devices:
-                raise different_devices(f"cuda:{index}", "cpu")
+            _check_mixture(func, traits, args, kwargs, index)
             if traits.written and not is_on_device(args[traits.written[0]]):
                 return self._into_host(func, traits, args, kwargs, substitute=substitute)
         return self._on_device(func, traits, args, kwargs, index, substitute=substitute)
@@ -71,7 +70,7 @@ class StandinDispatchMode(TorchDispatchMode):
     def _on_host(
         self, func: Any, traits: Traits, args: Any, kwargs: Any, *, substitute: bool
     ) -> Any:
-        """An operation on CPU tensors; some of them may hold substitute values."""
+        """Run an operation on CPU tensors; some of them may hold substitute values."""
         out = func(*args, **kwargs)
         if substitute:
             if traits.synchronizes:
@@ -82,7 +81,7 @@ class StandinDispatchMode(TorchDispatchMode):
     def _into_host(
         self, func: Any, traits: Traits, args: Any, kwargs: Any, *, substitute: bool
     ) -> Any:
-        """Device values are written to a CPU tensor: ``cpu.copy_(cuda)``."""
+        """Write device values to a CPU tensor: ``cpu.copy_(cuda)``."""
         self._context.policy.synchronize()
         out = func(*args, **kwargs)
         self._mark(out, traits, args, None, substitute=substitute)
@@ -124,17 +123,14 @@ class StandinDispatchMode(TorchDispatchMode):
             results = out
         else:
             return
-        for result in results:
-            if not isinstance(result, torch.Tensor):
+        for position, result in enumerate(results):
+            if not isinstance(result, torch.Tensor) or position == traits.host_result:
                 continue
             old = tag_of(result)
-            mark = substitute
-            if old is not None and old.substitute and not mark:
-                mark = True
+            mark = substitute or (old is not None and old.substitute)
             if traits.overwrites and mark and _covers_storage(result):
-                source = (
-                    tag_of(args[1]) if len(args) > 1 and isinstance(args[1], torch.Tensor) else None
-                )
+                value = args[1] if len(args) > 1 else None
+                source = tag_of(value) if isinstance(value, torch.Tensor) else None
                 random = traits.is_random and self._context.policy.tracks_substitutes
                 mark = random or (source is not None and source.substitute)
             self._context.place(result, index, substitute=mark)
@@ -159,19 +155,24 @@ class StandinFunctionMode(TorchFunctionMode):
             if device is None:
                 device = torch_device_mode.CURRENT_DEVICE
             return self._construct(func, args, kwargs, device)
-        if device is not None:
+        if device is not None or func is torch.Tensor.new_tensor:
             return self._construct(func, args, kwargs, device)
         thread = context.thread
         before = (thread.call, thread.inside)
         thread.call, thread.inside = args, True
         try:
-            return func(*args, **kwargs)
+            out = func(*args, **kwargs)
+            if func is torch._C._VariableFunctions._pad_packed_sequence:
+                # Its second result, the lengths, is a factory's that stays on the CPU.
+                context.place(out[1], None, substitute=False)
+            return out
         finally:
             thread.call, thread.inside = before
 
     def _construct(self, func: Any, args: Any, kwargs: dict[str, Any], device: Any) -> Any:
         context = self._context
-        data = args[0] if args and func in _from_data() else None
+        follows = func in _from_data() or func is torch.Tensor.new_tensor
+        data = args[0] if args and follows else None
         source = tag_of(data) if isinstance(data, torch.Tensor) else None
         kwargs = {key: item for key, item in kwargs.items() if key not in ("device", "pin_memory")}
         if device is None:
@@ -227,6 +228,24 @@ def _random() -> frozenset[Any]:
     return frozenset((torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal))
 
 
+def _check_mixture(func: Any, traits: Traits, args: Any, kwargs: Any, index: int) -> None:
+    """Raise torch's error for CPU operands (of more than 0 dimensions) beside device operands."""
+    if not traits.mixes_devices:
+        names = [item.name for item in func._schema.arguments]
+        named = [*zip(names, args, strict=False), *kwargs.items()]
+        wrong = next(
+            (n for n, v in named if any(not is_on_device(t) and t.dim() for t in tensors_in(v))),
+            "tensor",
+        )
+        raise different_devices(func, wrong, index)
+    if traits.operator is not None and traits.operator.family == "index":
+        if not is_on_device(args[0]):
+            msg = "indices should be either on cpu or on the same device as the indexed tensor (cpu)"
+            raise RuntimeError(msg)
+        if len(args) > 2 and not is_on_device(args[2]) and args[2].dim():
+            raise different_devices(func, "values", index)
+
+
 def _has_mask(traits: Traits, args: tuple[Any, ...]) -> bool:
     """Whether an index is a boolean mask, whose number of elements the host must wait for."""
     if traits.operator is None or traits.operator.family != "index":
@@ -253,5 +272,3 @@ def _bytes(args: tuple[Any, ...], kwargs: Any, position: int) -> int:
     dtype = kwargs.get("dtype") or torch.get_default_dtype()
     return math.prod(size) * dtype.itemsize
 
-
-__all__ = ["StandinDispatchMode", "StandinFunctionMode", "is_on_device", "tag_of_storage"]

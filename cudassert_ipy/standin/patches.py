@@ -28,14 +28,10 @@ class Patches:
         """Undo everything. What somebody else has replaced since then stays theirs."""
         while self._undo:
             owner, name, before, value = self._undo.pop()
-            if vars(owner).get(name, _ABSENT) is not _unwrapped(owner, name, value):
+            if vars(owner).get(name, _ABSENT) is not value:
                 continue
             if before is _ABSENT:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
 
-
-def _unwrapped(owner: Any, name: str, value: Any) -> Any:
-    """Return what ``vars(owner)`` shows after ``setattr(owner, name, value)``."""
-    return value

@@ -1,7 +1,7 @@
 """Attributes and methods of ``torch.Tensor`` that tell or change the device.
 
-They are set on the Python class, above the C++ base class, so that they hold in every thread and for
-parameters as well. Each replaced name gets a function object of its own: torch._dynamo refuses one
+They are set on the Python class, above the C++ base class, so that they hold in every thread and
+for parameters as well. Each replaced name gets a function object of its own: torch._dynamo refuses one
 object under two names.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from cudassert_ipy.standin.tags import Tag, tag_of, tag_storage
+from cudassert_ipy.standin.tags import Tag, tag_of
 from cudassert_ipy.standin.transfer import move
 
 if TYPE_CHECKING:
@@ -81,9 +81,8 @@ def _movers(context: Context) -> dict[str, Any]:
 
     def transfer(self: Tensor, device: Any, rest: tuple[Any, ...], named: dict[str, Any]) -> Any:
         index = context.index_of(device)
-        if index is None and isinstance(device, str | torch.device):
-            if torch.device(device).type != "cpu":
-                return _BASE.to(self, device, *rest, **named)
+        if index is None and torch.device(device).type != "cpu":
+            return _BASE.to(self, device, *rest, **named)
         found = tag_of(self)
         if index == (None if found is None else found.device_index):
             if not rest and not named.keys() - {"non_blocking"}:
@@ -202,11 +201,12 @@ def _readers(context: Context) -> dict[str, Any]:
             return format(self.item(), specification)
         return object.__format__(self, specification)
 
-    def type(self: Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:  # noqa: A001
+    def type_(self: Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
         found = tag_of(self)
         on_device = found is not None and found.device_index is not None and context.active
         if dtype is None:
-            name: str = _BASE.type(self)
+            with torch._C.DisableTorchFunction():
+                name: str = _BASE.type(self)
             return name.replace("torch.", "torch.cuda.", 1) if on_device else name
         if isinstance(dtype, str) and dtype.startswith("torch.cuda.") and context.active:
             plain = getattr(torch, dtype.removeprefix("torch.cuda."))
@@ -218,7 +218,7 @@ def _readers(context: Context) -> dict[str, Any]:
         "tolist": tolist,
         "__repr__": __repr__,
         "__format__": __format__,
-        "type": type,
+        "type": type_,
     }
 
 
@@ -241,5 +241,3 @@ def _parse_to(
         device = other.device
     return device, rest, named
 
-
-__all__ = ["install_tensor_methods", "is_pinned_storage", "tag_storage"]

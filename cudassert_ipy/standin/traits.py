@@ -31,77 +31,35 @@ class Traits:
     takes_tensors: bool
     factory_size: int | None
     """Position of the size in the arguments of a factory."""
+    host_result: int | None
+    """Position of a result that is always on the CPU."""
     written: tuple[int, ...]
     """Positions of the arguments that it writes to and returns."""
 
 
 # Their results have data-dependent shapes, or are Python values (aten/src/ATen/native/cuda).
 _SYNCHRONIZING = frozenset(
-    [
-        "_local_scalar_dense",
-        "is_nonzero",
-        "equal",
-        "nonzero",
-        "nonzero_numpy",
-        "argwhere",
-        "masked_select",
-        "unique_dim",
-        "unique_consecutive",
-        "unique_dim_consecutive",
-        "_unique",
-        "_unique2",
-        "bincount",
-        "repeat_interleave",
-        "multinomial",
-        "_to_dense",
-        "_coalesce",
-        "histogramdd",
-        "is_set_to",
-        "_is_all_true",
-        "_is_any_true",
-        "_linalg_check_errors",
-    ]
+    (
+        *("_local_scalar_dense", "is_nonzero", "equal", "_is_all_true", "_is_any_true"),
+        *("nonzero", "nonzero_numpy", "argwhere", "masked_select", "bincount", "multinomial"),
+        *("unique_dim", "unique_consecutive", "unique_dim_consecutive", "_unique", "_unique2"),
+        *("repeat_interleave", "_to_dense", "_coalesce", "_linalg_check_errors"),
+    )
 )
 # These take index, length or scalar tensors from the CPU (aten/src/ATen/native).
 _MIXING = frozenset(
-    [
-        "index",
-        "index_put",
-        "index_put_",
-        "_index_put_impl_",
-        "_unsafe_index",
-        "_unsafe_index_put",
-        "copy_",
-        "_to_copy",
-        "_pack_padded_sequence",
-        "_pad_packed_sequence",
-        "_ctc_loss",
-        "set_",
-        "_copy_from",
-        "copy",
-        "lift_fresh",
-        "_thnn_fused_lstm_cell",
-        "resize_",
-        "record_stream",
-        "pin_memory",
-        "_pin_memory",
-        "is_pinned",
-    ]
+    (
+        *("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"),
+        *("_unsafe_index_put", "copy_", "_to_copy", "copy", "_copy_from", "set_", "lift_fresh"),
+        *("_pack_padded_sequence", "_pack_padded_sequence_backward", "_ctc_loss", "resize_"),
+        *("lstm", "gru", "rnn_tanh", "rnn_relu", "_thnn_fused_lstm_cell"),
+    )
 )
 _OVERWRITING = frozenset(
-    [
-        "copy_",
-        "fill_",
-        "zero_",
-        "random_",
-        "uniform_",
-        "normal_",
-        "bernoulli_",
-        "exponential_",
-        "geometric_",
-        "cauchy_",
-        "log_normal_",
-    ]
+    (
+        *("copy_", "fill_", "zero_", "random_", "uniform_", "normal_", "bernoulli_"),
+        *("exponential_", "geometric_", "cauchy_", "log_normal_"),
+    )
 )
 _FACTORIES = ("empty", "zeros", "ones", "full", "rand", "new_", "_efficientzerotensor")
 
@@ -137,6 +95,7 @@ def _read(func: Any) -> Traits:
         overwrites=name in _OVERWRITING,
         takes_tensors=takes_tensors,
         factory_size=_size_position(schema) if name.startswith(_FACTORIES) else None,
+        host_result=1 if name == "_pack_padded_sequence" else None,
         written=written,
     )
 
