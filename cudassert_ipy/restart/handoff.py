@@ -227,14 +227,14 @@ def _take(path: Path) -> bytes:
     try:
         # O_NONBLOCK: a FIFO under this name must not hang the start of the kernel.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with os.fdopen(os.open(path.name, flags, dir_fd=folder), "rb") as file:
-            info = os.fstat(file.fileno())
-            if not stat.S_ISREG(info.st_mode):
-                raise HandoffError(messages.HANDOFF_NOT_A_FILE)
-            if info.st_uid != os.geteuid() or info.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-                raise HandoffError(messages.HANDOFF_NOT_OURS)
+        descriptor = os.open(path.name, flags, dir_fd=folder)
+        try:
+            _check_file(os.fstat(descriptor))
             os.unlink(path.name, dir_fd=folder)
-            data = file.read(MAX_BYTES + 1)
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                data = file.read(MAX_BYTES + 1)
+        finally:
+            os.close(descriptor)
     except FileNotFoundError as error:
         raise HandoffError(messages.HANDOFF_MISSING) from error
     except OSError as error:
@@ -244,6 +244,13 @@ def _take(path: Path) -> bytes:
     if len(data) > MAX_BYTES:
         raise HandoffError(messages.HANDOFF_TOO_LARGE)
     return data
+
+
+def _check_file(info: os.stat_result) -> None:
+    if not stat.S_ISREG(info.st_mode):
+        raise HandoffError(messages.HANDOFF_NOT_A_FILE)
+    if info.st_uid != os.geteuid() or info.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise HandoffError(messages.HANDOFF_NOT_OURS)
 
 
 def _decode(data: bytes) -> Handoff:
