@@ -43,6 +43,4 @@ def _assertion_advice(assertions: tuple[Assertion, ...]) -> list[str]:
     row = catalog().find(known.expression, known.file, known.function) if known else None
     if row is None:
         return [messages.ADVICE_ON_CPU]
-    check = messages.ADVICE_CHECK.format(operand=row.operand, requirement=row.requirement)
-    causes = messages.ADVICE_CAUSES.format(causes="; ".join(row.causes[:_MAX_CAUSES]))
-    return [check, causes]
+    return [messages.ADVICE_CAUSES.format(causes="; ".join(row.causes[:_MAX_CAUSES]))]

@@ -359,11 +359,11 @@ def test_suspicion_is_cheap_and_true_for_cuda_texts():
 
 
 def test_advice_names_what_to_check_and_what_not_to_bother_with():
-    """Known assertions bring their requirement; the DSA hint is defused only where it was shown."""
+    """Known assertions bring their typical causes; the DSA hint is defused only where it was shown."""
     with_hint = decode_text(LINE + f"RuntimeError: {ASSERT}\n{ASYNC}{DSA}".encode()).advice
     without = decode_text(LINE + f"RuntimeError: {ASSERT}\n".encode()).advice
 
-    assert catalog().by_key("embedding").requirement in with_hint[0]
+    assert catalog().by_key("embedding").causes[0] in with_hint[0]
     assert any("TORCH_USE_CUDA_DSA" in line for line in with_hint)
     assert not any("TORCH_USE_CUDA_DSA" in line for line in without)
 
