@@ -21,7 +21,7 @@ from cudassert_ipy.report.numbers import count, is_number, seconds
 from cudassert_ipy.report.private import without_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from cudassert_ipy.model import Diagnosis
     from cudassert_ipy.restart.plan import RestartPlan
@@ -159,10 +159,11 @@ class Panel:
 
     def note(self, text: str) -> None:
         """Show one line under the current state, and enable its buttons again."""
-        self._note = self._html(render_line_html(text))
+        old, self._note = self._note, self._html(render_line_html(text))
         for button in self._buttons:
             button.disabled = False
         self._refresh()
+        _dispose([old] if old is not None else [])
 
     def blocking_badge(self) -> None:
         """Show, under every later state, that blocking launches are on and how to leave them."""
@@ -178,17 +179,21 @@ class Panel:
         if not self._closed:
             self._closed = True
             children, self._box.children = self._box.children, ()
-            for child in children:
-                child.close()
-            self._box.close()
+            _dispose([*children, self._box])
 
     def _set(self, main: list[Any], buttons: list[Any] | None = None) -> None:
-        """Make ``main`` the state."""
+        """Make ``main`` the state, and drop the widgets of the state before."""
+        old = [*self._main, *([] if self._note is None else [self._note])]
         self._main = main
         self._note = self._bar = self._bar_text = None
         if buttons is not None:
             self._buttons = buttons
+        for widget in _tree(self._badge):  # the badge outlives the states, with its button
+            if hasattr(widget, "click"):
+                widget.disabled = False
+                self._buttons.append(widget)
         self._refresh()
+        _dispose(old if not self._closed else [*old, *main])
 
     def _refresh(self) -> None:
         if not self._closed:
@@ -288,7 +293,8 @@ class _Report:
 
     def _toggle(self, _: Any) -> None:
         if self.box.children:
-            self.box.children = ()
+            old, self.box.children = self.box.children, ()
+            _dispose(old)
             self.button.description = messages.BUTTON_REPORT
             return
         text = self._actions.report_markdown()
@@ -297,6 +303,23 @@ class _Report:
         )
         self.box.children = (self._html(render_line_html(messages.REPORT_PREVIEW)), area)
         self.button.description = messages.BUTTON_REPORT_HIDE
+
+
+def _tree(widgets: Iterable[Any]) -> list[Any]:
+    """Return the widgets with all that they contain."""
+    found = []
+    for widget in widgets:
+        found.append(widget)
+        found += _tree(getattr(widget, "children", ()))
+    return found
+
+
+def _dispose(widgets: Iterable[Any]) -> None:
+    """Close widgets with all that they contain; otherwise kernel and page keep them for ever."""
+    for widget in _tree(widgets):
+        for part in (getattr(widget, "layout", None), getattr(widget, "style", None), widget):
+            if part is not None:
+                part.close()
 
 
 def _adopted_box(comm_id: str, kernel: Any) -> Any:
