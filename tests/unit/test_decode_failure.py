@@ -359,7 +359,7 @@ def test_suspicion_is_cheap_and_true_for_cuda_texts():
 
 
 def test_advice_names_what_to_check_and_what_not_to_bother_with():
-    """Known assertions bring their typical causes; the DSA hint is defused only where it was shown."""
+    """Known assertions bring their causes; the DSA hint is defused only where it was shown."""
     with_hint = decode_text(LINE + f"RuntimeError: {ASSERT}\n{ASYNC}{DSA}".encode()).advice
     without = decode_text(LINE + f"RuntimeError: {ASSERT}\n".encode()).advice
 
