@@ -176,7 +176,7 @@ def _attribute(owner: Any, name: str) -> Any:
     if name in own:
         return own[name]
     for table in _MODULE_TABLES:
-        entries = own.get(table)
+        entries: Any = own.get(table)
         if type(entries) in (dict, collections.OrderedDict) and name in entries:
             return entries[name]
     return _MISSING
@@ -195,9 +195,9 @@ def _item(owner: Any, key: Any) -> Any:
     if isinstance(owner, collections.UserDict):
         owner = vars(owner).get("data", _MISSING)
     reader = next((kind for kind in (dict, list, tuple) if isinstance(owner, kind)), None)
-    if reader is None or type(owner).__getitem__ is not reader.__getitem__:  # type: ignore[index]
+    if reader is None or type(owner).__getitem__ is not reader.__getitem__:
         return _MISSING
     try:
-        return reader.__getitem__(owner, key)  # type: ignore[index]
+        return reader.__getitem__(owner, key)
     except (KeyError, IndexError, TypeError):
         return _MISSING

@@ -1,4 +1,4 @@
-"""One likely cause of a bad operand, told by the shape of its values. Empty where none is likely."""
+"""One likely cause of a bad operand, told by the shape of its values; empty where none is."""
 
 from __future__ import annotations
 

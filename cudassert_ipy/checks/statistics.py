@@ -75,8 +75,8 @@ def locate(operand: Operand) -> Offenders:
         values = tuple(_number(value) for value in data[mask][:MAX_POSITIONS].tolist())
         rows: list[int] = []
         if data.dim():
-            rows = mask.flatten(1).any(1) if data.dim() > 1 else mask
-            rows = rows.nonzero().flatten()[:MAX_POSITIONS].tolist()
+            bad_rows = mask.flatten(1).any(1) if data.dim() > 1 else mask
+            rows = bad_rows.nonzero().flatten()[:MAX_POSITIONS].tolist()
     return Offenders(bad_count, positions, values, tuple(rows))
 
 

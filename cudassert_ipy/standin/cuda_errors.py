@@ -38,9 +38,9 @@ _LOG_HINT = "For more detailed error information, run with CUDA_LOG_FILE=stderr"
 
 def accelerator_error(code: int, *, blocking: bool = False) -> RuntimeError:
     """Return ``torch.AcceleratorError`` (``RuntimeError`` before 2.8) for a CUDA error code."""
-    kind = getattr(torch, "AcceleratorError", RuntimeError)
-    error = kind(error_text(code, torch_version(), blocking=blocking))
-    error.error_code = code
+    kind: Any = getattr(torch, "AcceleratorError", RuntimeError)
+    error: RuntimeError = kind(error_text(code, torch_version(), blocking=blocking))
+    error.error_code = code  # type: ignore[attr-defined]
     return error
 
 

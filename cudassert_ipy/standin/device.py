@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from cudassert_ipy.standin.policy import Policy
 
-_REAL_IS_CUDA = torch._C.TensorBase.is_cuda.__get__
+_BASE: Any = torch._C.TensorBase
 
 
 def is_device_tensor(tensor: Tensor) -> bool:
@@ -34,8 +34,8 @@ def is_device_tensor(tensor: Tensor) -> bool:
 def device_index(tensor: Tensor) -> int | None:
     """Return the index of a tensor's CUDA device, real or stand-in; None for other tensors."""
     with torch._C.DisableTorchFunction():
-        if _REAL_IS_CUDA(tensor):
-            return torch._C.TensorBase.get_device(tensor)
+        if _BASE.is_cuda.__get__(tensor):
+            return int(_BASE.get_device(tensor))
     found = tag_of(tensor)
     return None if found is None else found.device_index
 

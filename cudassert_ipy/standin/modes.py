@@ -240,7 +240,9 @@ def _check_mixture(func: Any, traits: Traits, args: Any, kwargs: Any, index: int
         raise different_devices(func, wrong, index)
     if traits.operator is not None and traits.operator.family == "index":
         if not is_on_device(args[0]):
-            msg = "indices should be either on cpu or on the same device as the indexed tensor (cpu)"
+            msg = (
+                "indices should be either on cpu or on the same device as the indexed tensor (cpu)"
+            )
             raise RuntimeError(msg)
         if len(args) > 2 and not is_on_device(args[2]) and args[2].dim():
             raise different_devices(func, "values", index)
@@ -270,5 +272,4 @@ def _covers_storage(tensor: Tensor) -> bool:
 def _bytes(args: tuple[Any, ...], kwargs: Any, position: int) -> int:
     size = args[position] if position < len(args) else kwargs.get("size", ())
     dtype = kwargs.get("dtype") or torch.get_default_dtype()
-    return math.prod(size) * dtype.itemsize
-
+    return int(math.prod(size) * dtype.itemsize)

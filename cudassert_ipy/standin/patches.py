@@ -34,4 +34,3 @@ class Patches:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
-

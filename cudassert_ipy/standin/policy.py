@@ -19,13 +19,13 @@ class Policy(Protocol):
     """Whether results of the device's random generator are substitutes."""
 
     def launch(self, operator: Operator | None, args: tuple[Any, ...], kwargs: Any) -> bool:
-        """Called before each kernel; True: run it, False: leave garbage. May raise."""
+        """Return whether to run a kernel (else it leaves garbage); may raise."""
 
     def reserve(self, size: int) -> None:
-        """Called before ``size`` bytes are allocated; raises ``torch.OutOfMemoryError``."""
+        """Ask for ``size`` bytes before they are allocated; may raise ``OutOfMemoryError``."""
 
     def allocated(self, storage: Any) -> None:
-        """Called for each new storage on the device."""
+        """Note a new storage on the device; may raise ``torch.OutOfMemoryError``."""
 
     def synchronize(self) -> None:
         """Wait for the device, which is where it reports errors."""
@@ -34,7 +34,7 @@ class Policy(Protocol):
         """Ask whether the device is done: reports an error, but prints nothing."""
 
     def copied_to_host(self, tensor: Tensor) -> None:
-        """Called when values of a device tensor, or substitutes, become Python or CPU values."""
+        """Note that device or substitute values become Python or CPU values."""
 
     def unreadable(self) -> None:
         """Raise if the device cannot be used any more."""

@@ -65,19 +65,19 @@ class ReplayPolicy:
         return True
 
     def reserve(self, size: int) -> None:
-        """The CPU has the memory that it has."""
+        """Do nothing: the CPU has the memory that it has."""
 
     def allocated(self, storage: Any) -> None:
-        """Nothing is counted."""
+        """Do nothing: memory is not counted."""
 
     def synchronize(self) -> None:
-        """Nothing is asynchronous."""
+        """Do nothing: nothing is asynchronous."""
 
     def query(self) -> None:
-        """Nothing is asynchronous."""
+        """Do nothing: nothing is asynchronous."""
 
     def unreadable(self) -> None:
-        """The stand-in cannot die."""
+        """Do nothing: the stand-in cannot die."""
 
     def copied_to_host(self, tensor: Tensor) -> None:
         """Note where integers that may be wrong leave the tensors that say so."""

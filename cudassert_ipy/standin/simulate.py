@@ -83,7 +83,7 @@ class SimulatePolicy:
         return False
 
     def reserve(self, size: int) -> None:
-        """Raise ``torch.OutOfMemoryError`` if the simulated memory is too small; no harm is done."""
+        """Raise ``torch.OutOfMemoryError`` if the simulated memory is too small."""
         self.unreadable()
         if self.used_bytes + size > self.total_bytes:
             raise out_of_memory(size, self.total_bytes, self.used_bytes, 0)

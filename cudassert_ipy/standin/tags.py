@@ -57,8 +57,8 @@ def tag_storage(storage: Any, value: Tag | None) -> None:
 def storage_of(tensor: Tensor) -> Any:
     """Return the storage that carries a tensor's tag, or None where there is none.
 
-    For sparse and nested tensors it is that of their values; functorch wrappers (``vmap``, ``grad``)
-    are those of the tensor inside.
+    For sparse tensors it is that of their values, for the wrappers of functorch (``vmap``,
+    ``grad``) that of the tensor inside.
     """
     try:
         return _storage_of(tensor)
@@ -70,7 +70,8 @@ def storage_of(tensor: Tensor) -> Any:
 def _inner(tensor: Tensor) -> Tensor | None:
     functorch = getattr(torch._C, "_functorch", None)
     if functorch is not None and functorch.is_functorch_wrapped_tensor(tensor):
-        return functorch.get_unwrapped(tensor)
+        inner: Tensor = functorch.get_unwrapped(tensor)
+        return inner
     with torch._C.DisableTorchFunction():
         if tensor.layout is torch.sparse_coo:
             return tensor._values()

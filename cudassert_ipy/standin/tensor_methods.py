@@ -1,8 +1,8 @@
 """Attributes and methods of ``torch.Tensor`` that tell or change the device.
 
 They are set on the Python class, above the C++ base class, so that they hold in every thread and
-for parameters as well. Each replaced name gets a function object of its own: torch._dynamo refuses one
-object under two names.
+for parameters as well. Each replaced name gets a function object of its own: torch._dynamo refuses
+one object under two names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cudassert_ipy.standin.context import Context
     from cudassert_ipy.standin.patches import Patches
 
-_BASE = torch._C.TensorBase
+_BASE: Any = torch._C.TensorBase
 _TORCH = str(Path(torch.__file__).parent)
 _PINNED = "_cudassert_pinned"
 
@@ -57,8 +57,7 @@ def _queries(context: Context) -> dict[str, Any]:
         return seen(self) is None and _BASE.is_cpu.__get__(self)
 
     def get_device(self: Tensor) -> int:
-        found = seen(self)
-        return _BASE.get_device(self) if found is None else found.device_index  # type: ignore[return-value]
+        return _device(found).index if (found := seen(self)) else int(_BASE.get_device(self))
 
     return {
         "device": property(device),
@@ -154,7 +153,7 @@ def is_pinned_storage(tensor: Tensor) -> bool:
 
 
 def _readers(context: Context) -> dict[str, Any]:
-    original_repr = torch.Tensor.__repr__
+    original_repr: Any = torch.Tensor.__repr__
     original_format = torch.Tensor.__format__
 
     def read(tensor: Tensor) -> bool:
@@ -187,16 +186,16 @@ def _readers(context: Context) -> dict[str, Any]:
     def __repr__(self: Tensor, *, tensor_contents: Any = None) -> str:  # noqa: N807
         thread = context.thread
         if not read(self):
-            return original_repr(self, tensor_contents=tensor_contents)
+            return str(original_repr(self, tensor_contents=tensor_contents))
         inside, thread.inside = thread.inside, False
         try:
-            return torch._tensor_str._str(self, tensor_contents=tensor_contents)
+            return str(torch._tensor_str._str(self, tensor_contents=tensor_contents))
         finally:
             thread.inside = inside
 
     def __format__(self: Tensor, specification: str) -> str:  # noqa: N807
         if tag_of(self) is None or not context.active:
-            return original_format(self, specification)
+            return str(original_format(self, specification))
         if self.dim() == 0 and type(self) is torch.Tensor:
             return format(self.item(), specification)
         return object.__format__(self, specification)
@@ -240,4 +239,3 @@ def _parse_to(
         named.setdefault("dtype", other.dtype)
         device = other.device
     return device, rest, named
-

@@ -1,7 +1,7 @@
 """The table of names in ``torch.cuda``, ``torch.accelerator`` and around that are replaced.
 
-Names that this version of torch does not have are left out. Every name gets a function object of its
-own, because torch._dynamo refuses one object under two names (and plain ``Adam.step`` loads it).
+Names that this version of torch does not have are left out. Every name gets a function object of
+its own: torch._dynamo refuses one object under two names, and plain ``Adam.step`` loads it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from cudassert_ipy import messages
 from cudassert_ipy.standin.context import index_of_any
 from cudassert_ipy.standin.streams import generator_class, stream_classes
-from cudassert_ipy.standin.tags import tag_of, tag_of_storage, tag_storage
+from cudassert_ipy.standin.tags import tag_of_storage, tag_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,9 +83,8 @@ def _cuda(context: Context) -> dict[str, Any]:
             if self.idx >= 0:
                 context.current_index = self.idx
 
-        def __exit__(self, *exception: object) -> bool:
+        def __exit__(self, *exception: object) -> None:
             context.current_index = self.prev_idx
-            return False
 
     def init() -> None:
         context.initialized = True
@@ -95,7 +94,7 @@ def _cuda(context: Context) -> dict[str, Any]:
         "is_initialized": lambda: context.initialized,
         "_is_in_bad_fork": lambda: False,
         "init": init,
-        "_lazy_init": lambda: init(),
+        "_lazy_init": _own(init),
         "_lazy_call": lambda callable, **_: callable(),  # noqa: A006
         "device_count": lambda: context.policy.device_count,
         "current_device": lambda: context.current_index,
@@ -152,7 +151,7 @@ def _accelerator(context: Context) -> dict[str, Any]:
         "current_device_index": lambda: context.current_index,
         "current_device_idx": lambda: context.current_index,
         "set_device_index": set_device_index,
-        "set_device_idx": lambda device: set_device_index(device),
+        "set_device_idx": _own(set_device_index),
         "synchronize": synchronize,
     }
 
@@ -182,10 +181,7 @@ def _install_memory(context: Context, patches: Patches) -> None:
     def stats(device: Any = None) -> dict[str, int]:  # noqa: ARG001
         return {"allocated_bytes.all.current": used(), "allocated_bytes.all.peak": peak()}
 
-    def own(function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *args, **kwargs: function(*args, **kwargs)
-
-    cuda = {
+    cuda: dict[str, Callable[..., Any]] = {
         "memory_allocated": used,
         "memory_reserved": used,
         "memory_cached": used,
@@ -202,16 +198,16 @@ def _install_memory(context: Context, patches: Patches) -> None:
         "device_memory_used": used,
     }
     for name, function in cuda.items():
-        replacement = own(function)
+        replacement = _own(function)
         patches.replace(torch.cuda, name, replacement)
         patches.replace(torch.cuda.memory, name, replacement)
     for name, function in {**cuda, "get_memory_info": mem_get_info}.items():
         if hasattr(torch, "accelerator") and name in vars(torch.accelerator):
-            patches.replace(torch.accelerator, name, own(function))
+            patches.replace(torch.accelerator, name, _own(function))
 
 
 def _install_random(context: Context, patches: Patches) -> None:
-    """The device draws from the CPU's default generator, so that seeding works as on the CPU."""
+    """Draw from the CPU's default generator, so that seeding works as on the CPU."""
     get_state, set_state = torch.get_rng_state, torch.set_rng_state
     generator = torch.default_generator
 
@@ -228,10 +224,10 @@ def _install_random(context: Context, patches: Patches) -> None:
 
     names = {
         "manual_seed": manual_seed,
-        "manual_seed_all": lambda seed: manual_seed(seed),
+        "manual_seed_all": _own(manual_seed),
         "seed": lambda: generator.seed() and None,
         "seed_all": lambda: generator.seed() and None,
-        "initial_seed": lambda: generator.initial_seed(),
+        "initial_seed": _own(generator.initial_seed),
         "get_rng_state": get_rng_state,
         "get_rng_state_all": lambda: [get_rng_state() for _ in range(context.policy.device_count)],
         "set_rng_state": set_rng_state,
@@ -361,4 +357,6 @@ class DeviceProperties:
         )
 
 
-__all__ = ["CAPABILITY", "DeviceProperties", "install_torch_cuda", "tag_of"]
+def _own(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function object of its own for one more name."""
+    return lambda *args, **kwargs: function(*args, **kwargs)  # noqa: PLW0108  not the same object

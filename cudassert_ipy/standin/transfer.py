@@ -77,7 +77,7 @@ class ToCopy(torch.autograd.Function):
         ctx.back = (context, origin, index, substitute)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         """Copy the gradient back."""
         context, origin, _, _ = ctx.back
         return move(context, gradient, origin), None
