@@ -14,6 +14,8 @@ from cudassert_ipy import messages
 from cudassert_ipy.checks.frames import user_frames
 from cudassert_ipy.checks.operators import Operator, table
 from cudassert_ipy.errors import OperandError
+from cudassert_ipy.replay import memory
+from cudassert_ipy.replay.find import Heap
 from cudassert_ipy.replay.iterators import NeedsParentError, forbid_worker_iterators
 from cudassert_ipy.replay.modes import ActiveModes
 from cudassert_ipy.replay.protocol import Done, Found, Progress, Remark, Row
@@ -41,6 +43,7 @@ class CellReplay:
         execute: runs the source of a cell and lets its exception through.
         send: tells the parent; findings are sent at once, so that they survive a crash.
         device_count: devices that the cell sees.
+        memory_limit: bytes that the cell may take.
 
     """
 
@@ -51,9 +54,11 @@ class CellReplay:
         send: Send,
         *,
         device_count: int,
+        memory_limit: int,
     ) -> None:
         self._copies = copies
         self._device_count = device_count
+        self._memory_limit = memory_limit
         self._execute = execute
         self._send = send
         self._finding: Finding | None = None
@@ -65,13 +70,16 @@ class CellReplay:
         """Run ``source`` and return the last word; ``started``: ``time.monotonic()`` of then."""
         simulator.off()
         modes = ActiveModes()
-        forbid_worker_iterators(self._needed.append)
+        heap = Heap(thaw=True)
+        forbid_worker_iterators(heap, self._needed.append)
         torch.set_num_threads(1)  # a pool's threads did not survive the fork: it would hang
         try:
-            replaced = replace_device_tensors(self._copies)
+            replaced = replace_device_tensors(heap.tensors(), self._copies)
         except CannotReplaceError as error:
             note = messages.REPLAY_CANNOT_REPLACE.format(detail=error)
             return Done(outcome="inconclusive", note=note)
+        del heap
+        memory.limit_child(self._memory_limit)
         collector = Collector()
         policy = _Policy(collector, self._record, self._device_count)
         failure = None
@@ -172,7 +180,7 @@ def _what_cpu_says(func: Any, args: tuple[Any, ...], kwargs: Any) -> str | None:
 
 
 def _why_it_stopped(failure: BaseException) -> str:
-    if isinstance(failure, MemoryError) or "can't allocate memory" in str(failure):
+    if isinstance(failure, MemoryError) or "can't allocate memory" in _text_of(failure):
         return messages.REPLAY_NO_MEMORY
     for error in _chain(failure):
         if isinstance(error, OSError) and error.errno in (errno.EBADF, errno.ENOTSOCK):

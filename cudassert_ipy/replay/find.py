@@ -44,26 +44,36 @@ _FOREIGN: Final = frozenset(
 )
 
 
-def all_tensors(*, thaw: bool = False) -> list[torch.Tensor]:
-    """Return every tensor of this process that Python can reach.
+class Heap:
+    """Every object of this process that the garbage collector knows, looked through once.
 
-    ``issubclass(type(o), …)`` and not ``isinstance``, which asks lazy proxies for ``__class__`` and
-    so runs their code. With ``thaw``, objects that ``gc.freeze()`` hid are included and the whole
-    process is frozen afterwards: for the child, where no old object may be collected any more.
+    With ``thaw``, objects that ``gc.freeze()`` hid are included and the whole process is frozen
+    afterwards: for the child, where no old object may be collected any more.
     """
-    if thaw:
-        gc.disable()
-        gc.unfreeze()
-    objects = gc.get_objects()
-    if thaw:
-        gc.freeze()
-        gc.enable()
-    kinds = set(map(type, objects))
-    tensor_types = {kind for kind in kinds if issubclass(kind, torch.Tensor)}
-    script_types = {kind for kind in kinds if issubclass(kind, torch.jit.ScriptModule)}
-    tensors = [item for item in objects if type(item) in tensor_types]
-    scripts = [item for item in objects if type(item) in script_types]
-    return with_hidden(itertools.chain(tensors, _script_tensors(scripts)))
+
+    def __init__(self, *, thaw: bool = False) -> None:
+        if thaw:
+            gc.disable()
+            gc.unfreeze()
+        self._objects = gc.get_objects()
+        if thaw:
+            gc.freeze()
+            gc.enable()
+        self._kinds = set(map(type, self._objects))
+
+    def instances(self, base: type) -> list[Any]:
+        """Return the instances of ``base``.
+
+        By ``issubclass(type(o), …)`` and not ``isinstance``, which asks lazy proxies for
+        ``__class__`` and so runs their code.
+        """
+        wanted = {kind for kind in self._kinds if issubclass(kind, base)}
+        return [item for item in self._objects if type(item) in wanted] if wanted else []
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return every tensor that Python can reach."""
+        scripts = self.instances(torch.jit.ScriptModule)
+        return with_hidden(itertools.chain(self.instances(torch.Tensor), _script_tensors(scripts)))
 
 
 def reachable_tensors(namespace: Mapping[str, Any]) -> list[torch.Tensor]:

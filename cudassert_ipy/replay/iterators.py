@@ -5,7 +5,6 @@ Taking a batch from one in the child would take it from the parent, which then w
 
 from __future__ import annotations
 
-import gc
 import sys
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -14,6 +13,8 @@ from cudassert_ipy import messages
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cudassert_ipy.replay.find import Heap
+
 _KEPT: Final[list[Any]] = []
 
 
@@ -21,7 +22,7 @@ class NeedsParentError(RuntimeError):
     """The replayed cell used something that belongs to the parent process."""
 
 
-def forbid_worker_iterators(used: Callable[[str], None]) -> int:
+def forbid_worker_iterators(heap: Heap, used: Callable[[str], None]) -> int:
     """Make every iterator with workers raise :class:`NeedsParentError`; return how many there are.
 
     ``used`` is told the reason when the cell takes from one, whether or not it catches the error. A
@@ -39,12 +40,11 @@ def forbid_worker_iterators(used: Callable[[str], None]) -> int:
         used(messages.REPLAY_WORKER_ITERATOR)
         raise NeedsParentError(messages.REPLAY_WORKER_ITERATOR)
 
-    objects = gc.get_objects()
-    iterators = [item for item in objects if issubclass(type(item), iterator_type)]
+    iterators = heap.instances(iterator_type)
     for iterator in iterators:
         # `_BaseDataLoaderIter.__next__` looks it up on the instance.
         iterator._next_data = refuse
-    for loader in [item for item in objects if issubclass(type(item), loader_type)]:
+    for loader in heap.instances(loader_type):
         if getattr(loader, "_iterator", None) is not None:
             loader._iterator = None
     _KEPT.extend(iterators)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
-from cudassert_ipy.replay.find import all_tensors
 from cudassert_ipy.replay.state import HostCopies, storage_of
 from cudassert_ipy.standin.device import device_index, is_device_tensor
 from cudassert_ipy.standin.tags import Tag, tag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _LAZY_ZEROS: Final = 2**20
 """From this size on, zeros are pages that cost nothing until they are written."""
@@ -47,8 +49,8 @@ class _Host:
     cell: int | None
 
 
-def replace_device_tensors(copies: HostCopies) -> Replaced:
-    """Give each device tensor of this process host memory, tagged as living on the device.
+def replace_device_tensors(tensors: Iterable[torch.Tensor], copies: HostCopies) -> Replaced:
+    """Give each device tensor among ``tensors`` host memory, tagged as living on the device.
 
     The memory is the copy that ``copies`` has of the tensor's storage, else zeros with the
     substitute bit. ``tensor.data = …`` keeps the Python object and its C++ body, so optimizers,
@@ -65,7 +67,7 @@ def replace_device_tensors(copies: HostCopies) -> Replaced:
 
     """
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        found = [tensor for tensor in all_tensors(thaw=True) if is_device_tensor(tensor)]
+        found = [tensor for tensor in tensors if is_device_tensor(tensor)]
         hosts: dict[int, _Host] = {}
         for tensor in found:
             storage = storage_of(tensor)
@@ -73,7 +75,7 @@ def replace_device_tensors(copies: HostCopies) -> Replaced:
                 msg = f"{tensor.layout} {tuple(tensor.shape)}"
                 raise CannotReplaceError(msg)
             if storage._cdata not in hosts:
-                hosts[storage._cdata] = _host_for(storage, device_index(tensor), copies)
+                hosts[storage._cdata] = _host_for(storage, device_index(tensor) or 0, copies)
         substituted = 0
         for tensor in found:
             host = hosts[tensor.untyped_storage()._cdata]

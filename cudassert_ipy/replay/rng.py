@@ -7,6 +7,7 @@ import ctypes
 import random
 import sys
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 
@@ -27,8 +28,12 @@ class RandomState:
 
     @classmethod
     def take(cls) -> RandomState:
-        """Return the states as they are now. Imports nothing."""
-        numpy_random = sys.modules.get("numpy.random")
+        """Return the states as they are now. Imports no library that is not in use.
+
+        Except ``numpy.random`` where NumPy is: from 2.3 on it is loaded, and so seeded, at first
+        use, which must not be in a parent and a child each for itself.
+        """
+        numpy_random = import_module("numpy.random") if "numpy" in sys.modules else None
         torch = sys.modules.get("torch")
         return cls(
             random.getstate(),

@@ -9,7 +9,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from cudassert_ipy import messages
-from cudassert_ipy.replay.find import all_tensors, reachable_tensors
+from cudassert_ipy.replay.find import Heap, reachable_tensors
 from cudassert_ipy.standin import simulator
 from cudassert_ipy.standin.device import is_device_tensor
 
@@ -102,7 +102,7 @@ class HostCopies:
         """
         near = reachable_tensors(namespace)
         seen = set(map(id, near))
-        far = (tensor for tensor in all_tensors() if id(tensor) not in seen)
+        far = (tensor for tensor in Heap().tensors() if id(tensor) not in seen)
         self._take([*near, *far], execution_count, floats=float_budget)
 
     def _take(

@@ -98,11 +98,14 @@ class Worker:
             RandomState.from_dict(request.rng).restore()
         started = time.monotonic()
         replay = CellReplay(
-            self._copies, self._execute, sender.send, device_count=self._device_count
+            self._copies,
+            self._execute,
+            sender.send,
+            device_count=self._device_count,
+            memory_limit=self._memory_limit,
         )
         try:
             _Heartbeat(sender, control, started, request.timeout).start()
-            memory.limit_child(self._memory_limit)
             done = replay.run(request.source, started)
         except Exception as error:  # ours, not the cell's: no kind of it may pass for a verdict
             traceback.print_exc()
