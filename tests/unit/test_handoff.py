@@ -83,12 +83,15 @@ def test_file_is_private_and_its_name_random(directory):
     assert len(paths[0].stem) > 32
 
 
-def test_existing_file_is_never_written_into(directory, monkeypatch):
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_existing_file_is_never_written_into(directory, monkeypatch, kind):
     """A file or link that lies under the chosen name is not followed or overwritten."""
     monkeypatch.setattr(module.secrets, "token_hex", lambda _: "guessed")
-    victim = directory / "victim"
+    taken = directory / "cudassert-guessed.json"
+    victim = directory / "victim" if kind == "link" else taken
     victim.write_text("kept")
-    (directory / "cudassert-guessed.json").symlink_to(victim)
+    if kind == "link":
+        taken.symlink_to(victim)
     with pytest.raises(HandoffError):
         write(Handoff(), directory)
     assert victim.read_text() == "kept"

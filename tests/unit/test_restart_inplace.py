@@ -113,10 +113,9 @@ def test_missing_interpreter_is_noticed_before_anything_ends(runtime):
 
 
 def test_command_is_the_original_one():
-    """The next command is this one's own plus extension and handoff; those of before are replaced."""
-    first = next_command(
-        ["py", "-X", "dev", "-m", "ipykernel_launcher", "-f", "k.json"], Path("/a")
-    )
+    """The next command is this one\'s own plus extension and handoff, each once."""
+    own = ["py", "-X", "dev", "-m", "ipykernel_launcher", "-f", "k.json"]
+    first = next_command(own, Path("/a"))
     assert first == [
         sys.executable,
         *("-X", "dev", "-m", "ipykernel_launcher", "-f", "k.json"),
