@@ -1,0 +1,194 @@
+import linecache
+from collections import UserDict, namedtuple
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from cudassert_ipy.checks.guard import guard
+from cudassert_ipy.errors import OperandError
+
+CELL = "/tmp/ipykernel_4711/123456.py"
+
+
+def finding_of(source, filename=CELL, **names):
+    """Run ``source`` as a cell under the guard and return what it found."""
+    namespace = {"torch": torch, "nn": nn, "F": nn.functional, **names}
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    with guard(), pytest.raises(OperandError) as caught:
+        exec(compile(source, filename, "exec"), namespace)
+    return caught.value.finding
+
+
+def marked(finding):
+    return finding.source[finding.column : finding.end_column]
+
+
+def emb():
+    return nn.Embedding(10, 4)
+
+
+BAD = torch.tensor([[1, 2], [10, 3]])
+GOOD = torch.tensor([[1, 2]])
+
+
+def test_the_line_is_that_of_the_cell_as_typed():
+    """Lines count from the first line of the cell, blanked magic lines included."""
+    finding = finding_of("\n# comment\ny = emb(ids)\n", emb=emb(), ids=BAD)
+    assert finding.line == 3
+    assert finding.source == "y = emb(ids)"
+    assert marked(finding) == "emb(ids)"
+
+
+def test_two_lookups_on_one_line_are_told_apart():
+    """The mark is on the call that failed, not on the first of the line."""
+    finding = finding_of("y = emb(good) + emb(bad)\n", emb=emb(), good=GOOD, bad=BAD)
+    assert marked(finding) == "emb(bad)"
+    assert finding.expression == "bad"
+
+
+def test_columns_count_characters_not_bytes():
+    """Text before the call that takes several bytes a character does not move the mark."""
+    finding = finding_of("s = 'größe 🎉'; y = emb(ids)\n", emb=emb(), ids=BAD)
+    assert marked(finding) == "emb(ids)"
+    assert finding.expression == "ids"
+
+
+Batch = namedtuple("Batch", "ids labels")
+
+
+class Module(nn.Module):
+    def __init__(self, ids):
+        super().__init__()
+        self.register_buffer("ids", ids)
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("ids", BAD),
+        ('batch["ids"]', {"ids": BAD}),
+        ("batch[0]", (BAD, 1)),
+        ("batch[-1]", [1, BAD]),
+        ("batch.ids", SimpleNamespace(ids=BAD)),
+        ("batch.ids", Batch(BAD, 1)),
+        ("batch.ids", Module(BAD)),
+        ('batch["x"].ids[0]', {"x": SimpleNamespace(ids=[BAD])}),
+        ('batch["ids"]', UserDict(ids=BAD)),
+    ],
+    ids=str,
+)
+def test_the_operand_is_named_as_the_user_wrote_it(expression, value):
+    """Names, attributes and constant subscripts are followed to the operand."""
+    name = "ids" if expression == "ids" else "batch"
+    finding = finding_of(f"y = emb({expression})\n", emb=emb(), **{name: value})
+    assert finding.expression == expression
+
+
+def test_temporaries_are_named_where_the_signature_is_certain():
+    """``emb(ids.clone())`` can only have looked up its one argument."""
+    assert finding_of("emb(ids.clone())\n", emb=emb(), ids=BAD).expression == "ids.clone()"
+    assert finding_of("x[ids + 0]\n", x=torch.zeros(3), ids=BAD).expression == "ids + 0"
+    finding = finding_of(
+        "F.cross_entropy(scores, target=labels.view(-1) * 1)\n",
+        scores=torch.zeros(4, 5),
+        labels=BAD,
+    )
+    assert finding.expression == "labels.view(-1) * 1"
+
+
+def test_temporaries_inside_unknown_calls_are_not_named():
+    """What a user's function did with its arguments is not guessed."""
+    model = nn.Sequential(emb())
+    assert finding_of("model(ids + 0)\n", model=model, ids=BAD).expression is None
+
+
+def test_no_user_code_runs_to_find_a_name():
+    """Properties, ``__getattr__`` and ``__getitem__`` of user classes are never called."""
+    calls = []
+
+    class Hostile:
+        @property
+        def ids(self):
+            calls.append("property")
+            return BAD
+
+        def __getattr__(self, name):
+            calls.append(name)
+            return BAD
+
+        def __getitem__(self, key):
+            calls.append(key)
+            return BAD
+
+    finding_of("ids = h.ids; emb(ids); h.ids\n", emb=emb(), h=Hostile())
+    assert calls == ["property"]
+    finding_of("emb(h['a'] if h.x is not None else 0)\n", emb=emb(), h=Hostile())
+    assert calls == ["property", "x", "a"]
+
+
+def test_a_reshaped_view_is_the_operand():
+    """Torch reshapes sequence labels before the kernel sees them: they are still ``labels``."""
+    finding = finding_of(
+        "F.cross_entropy(torch.zeros(2, 5, 3), labels)\n",
+        labels=torch.full((2, 3), 5),
+    )
+    assert finding.expression == "labels"
+
+
+def test_modules_of_torch_are_skipped():
+    """The user's call is marked, not a line of torch's Embedding.forward or Sequential."""
+    finding = finding_of("model = nn.Sequential(nn.Embedding(10, 4))\nmodel(ids)\n", ids=BAD)
+    assert (finding.line, marked(finding), finding.expression) == (2, "model(ids)", "ids")
+
+
+def test_frames_go_from_the_cell_inwards():
+    """Functions between the cell and the operation are listed, with their lines."""
+    source = (
+        "class M(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return F.embedding(x, torch.zeros(10, 4))\n"
+        "def step(batch):\n"
+        "    return M()(batch['ids'])\n"
+        "step({'ids': ids})\n"
+    )
+    finding = finding_of(source, ids=BAD)
+    assert [(f.function, f.line) for f in finding.frames][-3:] == [
+        ("<module>", 6),
+        ("step", 5),
+        ("M.forward", 3),
+    ]
+    assert finding.expression == "x"
+
+
+def test_a_call_over_several_lines_is_marked_to_the_end_of_its_first():
+    """The mark never leaves the line that is shown."""
+    finding = finding_of("y = emb(\n    ids,\n)\n", emb=emb(), ids=BAD)
+    assert finding.line == 1
+    assert marked(finding) == "emb("
+    assert finding.expression == "ids"
+
+
+def test_source_that_does_not_parse_gives_no_name():
+    """A file that changed since it was compiled costs the name, not the finding."""
+    source = "y = emb(ids + 0)\n"
+    namespace = {"emb": emb(), "ids": BAD}
+    linecache.cache[CELL] = (3, None, ["(((\n"], CELL)
+    with guard(), pytest.raises(OperandError) as caught:
+        exec(compile(source, CELL, "exec"), namespace)
+    assert caught.value.finding.expression is None
+    assert caught.value.finding.line == 1
+
+
+def test_assignment_by_index_is_marked():
+    """``x[ids] = 0`` marks the target, and names the index."""
+    finding = finding_of("x[ids] = 0.0\n", x=torch.zeros(3, 4), ids=BAD)
+    assert (marked(finding), finding.expression) == ("x[ids]", "ids")
+    assert finding.operation == "x[index] = value"
+
+
+def test_an_index_among_others_is_found_by_identity():
+    """With several indices the bad one is named."""
+    finding = finding_of("x[a, b]\n", x=torch.zeros(3, 4), a=GOOD[0], b=BAD[1])
+    assert finding.expression == "b"

@@ -1,0 +1,200 @@
+import pickle
+import traceback
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+import cudassert_ipy
+from cudassert_ipy.checks.inspect import MAX_ROWS
+from cudassert_ipy.errors import OperandError
+from cudassert_ipy.standin.device import StandinDevice
+from cudassert_ipy.standin.simulate import SimulatePolicy
+
+
+def test_a_bad_index_is_an_exception_on_the_cpu_too():
+    """The guard raises OperandError, an IndexError and a ValueError, with the finding."""
+    ids = torch.tensor([[1, 10], [2, 3]])
+    with cudassert_ipy.guard(), pytest.raises(OperandError) as caught:
+        nn.Embedding(10, 4)(ids)
+    error = caught.value
+    assert isinstance(error, IndexError)
+    assert isinstance(error, ValueError)
+    finding = error.finding
+    assert (finding.bad_values, finding.bad_positions, finding.batch_rows) == (
+        (10,),
+        ((0, 1),),
+        (0,),
+    )
+    assert (finding.minimum, finding.maximum) == (1, 10)
+    assert (finding.valid_minimum, finding.valid_maximum) == (0, 9)
+    assert (finding.shape, finding.dtype, finding.certainty) == ((2, 2), "int64", "exact")
+    assert finding.aten == "aten::embedding.default"
+
+
+def test_the_message_tells_what_where_and_a_hint():
+    """The text has operation, operand, values, positions, range, shape, line and hint."""
+    batch = {"ids": torch.tensor([[1, 10], [2, 3]])}
+    emb = nn.Embedding(10, 4)
+    with cudassert_ipy.guard(), pytest.raises(OperandError) as caught:
+        emb(batch["ids"])
+    lines = str(caught.value).splitlines()
+    assert lines[0] == (
+        'torch.nn.functional.embedding: 1 of 4 values of `batch["ids"]` is outside 0 to 9.'
+    )
+    assert lines[1] == "  10 at [0, 1]"
+    assert lines[2] == "  operand input: shape [2, 2], int64, values from 1 to 10"
+    assert lines[3].endswith(': emb(batch["ids"])')
+    assert "Off by one" in lines[4]
+
+
+def test_the_traceback_ends_at_the_users_line():
+    """No frame of torch or of this package stands below or between the user's."""
+    ids = torch.tensor([10])
+    try:
+        with cudassert_ipy.guard():
+            nn.Sequential(nn.Embedding(10, 4))(ids)
+    except OperandError as error:
+        frames = traceback.extract_tb(error.__traceback__)
+    assert [frame.filename for frame in frames] == [__file__]
+    assert frames[0].line == "nn.Sequential(nn.Embedding(10, 4))(ids)"
+
+
+def test_healthy_code_has_the_same_results():
+    """Under the guard nothing changes but the time it takes."""
+
+    def step():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Dropout(), nn.Linear(8, 3))
+        optimizer = torch.optim.Adam(model.parameters())
+        loss = F.cross_entropy(model(torch.tensor([[1, 2], [3, 9]])), torch.tensor([0, -100]))
+        loss.backward()
+        optimizer.step()
+        return [loss, *model.parameters()]
+
+    expected = step()
+    with cudassert_ipy.guard():
+        found = step()
+    assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+
+
+def test_negative_indices_are_legal_where_cuda_allows_them():
+    """``x[-1]`` counts from the end; an embedding has no row -1."""
+    last = torch.tensor([-1])
+    with cudassert_ipy.guard():
+        torch.zeros(3)[last]
+        with pytest.raises(OperandError):
+            torch.zeros(3)[last - 3]
+        with pytest.raises(OperandError) as caught:
+            F.embedding(last, torch.zeros(3, 2))
+    assert "Negative ids" in caught.value.finding.hint
+
+
+def test_ignore_index_is_respected():
+    """Ignored labels are valid; -1 is not ignored unless asked for, and the hint says so."""
+    scores = torch.zeros(2, 3)
+    with cudassert_ipy.guard():
+        F.cross_entropy(scores, torch.tensor([0, -100]))
+        F.cross_entropy(scores, torch.tensor([0, -1]), ignore_index=-1)
+        with pytest.raises(OperandError) as caught:
+            F.cross_entropy(scores, torch.tensor([0, -1]))
+    assert caught.value.finding.special_values == (-100,)
+    assert "ignore_index is -100" in caught.value.finding.hint
+
+
+def test_labels_from_one_are_recognized():
+    """Labels 1..C get the hint to subtract 1."""
+    with cudassert_ipy.guard(), pytest.raises(OperandError) as caught:
+        F.cross_entropy(torch.zeros(3, 3), torch.tensor([1, 2, 3]))
+    assert "Subtract 1" in caught.value.finding.hint
+
+
+def test_guards_nest():
+    """Two guards raise once, and the outer one works on after the inner one ended."""
+    bad = torch.tensor([3])
+    with cudassert_ipy.guard():
+        with cudassert_ipy.guard(), pytest.raises(OperandError):
+            torch.zeros(3)[bad]
+        with pytest.raises(OperandError):
+            torch.zeros(3)[bad]
+
+
+def test_the_guard_ends_with_its_block():
+    """Outside the block CPU torch's own error is back."""
+    with cudassert_ipy.guard():
+        pass
+    with pytest.raises(IndexError) as caught:
+        torch.zeros(3)[torch.tensor([3])]
+    assert not isinstance(caught.value, OperandError)
+
+
+def test_the_error_can_be_pickled():
+    """It crosses process borders with its finding."""
+    with cudassert_ipy.guard(), pytest.raises(OperandError) as caught:
+        torch.zeros(3)[torch.tensor([3])]
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert str(copy) == str(caught.value)
+    assert copy.finding == caught.value.finding
+
+
+def test_rows_of_a_loop_are_one():
+    """A call in a loop is one row, with the range over all rounds."""
+    emb = nn.Embedding(10, 4)
+    with cudassert_ipy.guard() as guard:
+        for number in range(2 * MAX_ROWS):
+            ids = torch.tensor([number % 10])
+            emb(ids)
+    (row,) = guard.rows
+    assert (row.name, row.role, row.minimum, row.maximum) == ("ids", "index", 0, 9)
+    assert (row.valid_minimum, row.valid_maximum, row.device) == (0, 9, "cpu")
+
+
+def test_the_table_of_rows_is_bounded():
+    """Many different calls do not grow the table without end; a bad operand is always in it."""
+    source = "\n".join(["x[i]"] * (MAX_ROWS + 50) + ["x[bad]"])
+    names = {"x": torch.zeros(3), "i": torch.tensor([1]), "bad": torch.tensor([3])}
+    with cudassert_ipy.guard() as guard, pytest.raises(OperandError):
+        exec(compile(source, "/tmp/cell.py", "exec"), names)
+    assert len(guard.rows) == MAX_ROWS + 1
+    assert guard.rows[-1].bad_count == 1
+
+
+def test_on_the_simulator_the_guard_comes_first():
+    """The guard raises before the launch: nothing is printed, and the context lives."""
+    policy = SimulatePolicy(blocking=False)
+    with StandinDevice(policy):
+        emb = nn.Embedding(10, 4).cuda()
+        ids = torch.tensor([10], device="cuda")
+        with cudassert_ipy.guard() as guard, pytest.raises(OperandError):
+            emb(ids)
+        assert guard.rows[0].device == "cuda:0"
+        assert not policy.failed
+        assert emb(ids - 1).cpu().shape == (1, 4)
+
+
+def test_operations_inside_vmap_backward_and_checkpoint_are_seen():
+    """The guard sees what runs inside transforms and when gradients are computed."""
+    table = torch.zeros(3, 2, requires_grad=True)
+
+    class Lookup(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient[torch.tensor([5])]
+
+    with cudassert_ipy.guard():
+        with pytest.raises(OperandError):
+            torch.vmap(lambda i: F.embedding(i, table))(torch.tensor([[1], [3]]))
+        with pytest.raises(OperandError):
+            Lookup.apply(table).sum().backward()
+
+
+def test_compiled_functions_run_eagerly_under_the_guard():
+    """A compiled function does not hide its operands."""
+    look_up = torch.compile(lambda x, i: x[i] * 2, backend="eager")
+    with cudassert_ipy.guard(), pytest.raises(OperandError):
+        look_up(torch.zeros(3), torch.tensor([3]))
