@@ -139,7 +139,7 @@ class Panel:
         self._set([form.widget, self._row([confirm, back])], buttons=[confirm, back])
 
     def progress(self, label: str, done: float | None, total: float | None) -> None:
-        """Show a bar with a cancel button; without ``total`` the bar only says that work goes on.
+        """Show a bar with a cancel button; without ``total`` only the label and the time.
 
         ``done`` and ``total`` count whatever the caller counts; without ``total``, ``done`` is
         seconds.
@@ -151,10 +151,11 @@ class Panel:
             fraction = min(max(float(done or 0) / float(total or 1), 0.0), 1.0)
             text = f"{count(int(done or 0))} / {count(int(total or 0))}"
         else:
-            fraction = 1.0
+            fraction = 0.0
             text = f"{seconds(float(done))} s" if done is not None and is_number(done) else ""
         self._bar.value = fraction
-        self._bar.bar_style = "" if known else "info"
+        # An empty or a full bar would say something that is not known.
+        self._bar.layout.display = None if known else "none"
         self._bar_text.value = render_line_html(label, aside=text)
 
     def note(self, text: str) -> None:

@@ -20,10 +20,10 @@ class TensorExplorer:
 
         self._diagnosis = diagnosis
         known = roles(diagnosis)
-        options = [(messages.FILTER_ALL, None), *((role, role) for role in known)]
+        options = [(messages.FILTER_ALL, ""), *((role, role) for role in known)]
         self.role = ipywidgets.Dropdown(
             options=options,
-            value=None,
+            value="",
             description=messages.FILTER_ROLE,
             style={"description_width": "initial"},
             layout={"width": "180px"},
@@ -46,5 +46,5 @@ class TensorExplorer:
 
     def _render(self, _: Any = None) -> None:
         self.table.value = render_tensors_html(
-            self._diagnosis, role=self.role.value, only_bad=self.only_bad.value
+            self._diagnosis, role=self.role.value or None, only_bad=self.only_bad.value
         )

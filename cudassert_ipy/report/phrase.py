@@ -61,9 +61,12 @@ def join(phrases: list[Phrase], separator: str = " ") -> Phrase:
 
 
 def as_text(item: Phrase, quote: str = "") -> str:
-    """Return the sentence as a string, code between ``quote`` characters."""
+    """Return the sentence as a string, code that has none itself between ``quote`` characters."""
     return "".join(
-        f"{quote}{part.text}{quote}" if part.style == "code" else part.text for part in item
+        f"{quote}{part.text}{quote}"
+        if part.style == "code" and quote not in part.text
+        else part.text
+        for part in item
     )
 
 

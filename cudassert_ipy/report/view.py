@@ -24,6 +24,10 @@ SIGNS: dict[Tone, str] = {"bad": "✗", "good": "✓", "unsure": "?", "quiet": "
 """Signs beside the color, which alone would not reach everybody."""
 
 _MAX_ASSERTIONS = 5
+# In a kernel the rows about the context and the next steps say the same, about this kernel.
+_SAID_BETTER = frozenset(
+    {messages.ADVICE_RESTART, messages.ADVICE_CHILD, *messages.ADVICE_EXACT_LINE.values()}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +65,14 @@ def view(diagnosis: Diagnosis, *, in_kernel: bool = True) -> View:
         source = marked_source(finding)
         rows += finding_rows(diagnosis)
         details += finding_details(finding)
-        printed = failure_rows(diagnosis) + printed
+        printed = failure_rows(diagnosis, in_kernel=in_kernel) + printed
     elif diagnosis.replay is not None:
         outcome = diagnosis.replay.outcome
         title, tone = phrase(messages.REPLAY_TITLES[outcome]), "unsure"
         rows += replay_rows(diagnosis)
-        printed = failure_rows(diagnosis) + printed
+        printed = failure_rows(diagnosis, in_kernel=in_kernel) + printed
     else:
-        rows += failure_rows(diagnosis)
+        rows += failure_rows(diagnosis, in_kernel=in_kernel)
     rows += _context(diagnosis, in_kernel=in_kernel)
     if failure is not None and failure.assertions and not in_kernel:
         rows += printed  # a log is read by somebody who looks for just this
@@ -145,7 +149,7 @@ def _operations(assertion: Assertion) -> list[str]:
     return [clean_line(name, 80) for name in assertion.operations[:6]]
 
 
-def failure_rows(diagnosis: Diagnosis) -> list[Row]:
+def failure_rows(diagnosis: Diagnosis, *, in_kernel: bool = True) -> list[Row]:
     """Return the rows about the error itself: in words, decoded, and where Python noticed it."""
     failure = diagnosis.failure
     if failure is None:
@@ -168,8 +172,8 @@ def failure_rows(diagnosis: Diagnosis) -> list[Row]:
             at.append(code(clean_line(noticed.source.strip(), 100)))
         place = join([*at])
         rows.append(row("noticed", join([*([place] if place else []), phrase(why)], " · ")))
-    rows += [row("advice", plain(advice)) for advice in failure.advice[:4]]
-    return rows
+    advice = [text for text in failure.advice if not (in_kernel and text in _SAID_BETTER)]
+    return [*rows, *(row("advice", plain(text)) for text in advice[:4])]
 
 
 def printed_rows(diagnosis: Diagnosis) -> list[Row]:

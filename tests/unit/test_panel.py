@@ -287,6 +287,17 @@ def test_progress_takes_any_numbers(panel: Panel, done: Any, total: Any) -> None
     assert 0 <= shown(panel, "FloatProgress")[0].value <= 1
 
 
+def test_progress_without_total_pretends_nothing(panel: Panel) -> None:
+    """Where the end is not known there is no bar that reads as a share; the time is told."""
+    panel.progress("replay", 3.0, None)
+    (bar,) = shown(panel, "FloatProgress")
+    assert bar.layout.display == "none"
+    assert "3 s" in html(panel)
+    panel.progress("replay", 1, 2)
+
+    assert bar.layout.display is None
+
+
 def test_result_shows_finding_table_and_next_steps(panel: Panel) -> None:
     """After a replay the panel has the finding, the tensor table and the next buttons."""
     panel.progress("replay", None, None)
@@ -311,7 +322,7 @@ def test_tensor_table_filters(panel: Panel) -> None:
     assert "<code>where</code>" not in table.value
     only_bad.value = True
     assert messages.TENSORS_NONE in table.value
-    role.value = None
+    role.value = ""
     assert "<code>where</code>" in table.value
     assert "<code>labels</code>" not in table.value
 

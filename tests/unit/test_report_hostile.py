@@ -304,6 +304,7 @@ def secret_diagnosis() -> Diagnosis:
         bad_count=1,
         bad_positions=((3,),),
         bad_values=(SECRET,),
+        hint=f"the table needs {SECRET} rows",
     )
     row = TensorRow(name="ids", role="index", operation="e", minimum=SECRET, maximum=SECRET)
     assertion = Assertion(expression="i < n", file="", line=1, function=None, values={"i": SECRET})

@@ -4,6 +4,7 @@ import unicodedata
 
 import pytest
 
+from cudassert_ipy import messages
 from cudassert_ipy.model import Assertion, Cell, Diagnosis, Environment, Failure, Finding, Replay
 from cudassert_ipy.report.text import one_line, render_failure, render_text
 
@@ -122,6 +123,17 @@ def test_innocent_cell() -> None:
     for shown in (one_line(innocent), render_text(innocent, width=200)):
         assert "dead since cell [7]; nothing is wrong with this cell" in shown
         assert len(shown.splitlines()) == 1
+
+
+def test_advice_is_not_said_twice() -> None:
+    """In a kernel the restart stands under the next steps, so the advice for logs is left out."""
+    advice = (messages.ADVICE_RESTART, "Typical causes: labels counted from 1.")
+    failure = Failure(kind="device_assert", context="dead", advice=advice)
+    in_kernel = render_text(Diagnosis(failure=failure, context="dead"), width=300)
+
+    assert messages.ADVICE_RESTART not in in_kernel
+    assert "Typical causes: labels counted from 1." in in_kernel
+    assert messages.ADVICE_RESTART in render_failure(failure, width=300)
 
 
 def test_context_alive() -> None:
