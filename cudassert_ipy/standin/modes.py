@@ -174,6 +174,12 @@ class StandinFunctionMode(TorchFunctionMode):
         follows = func in _from_data() or func is torch.Tensor.new_tensor
         data = args[0] if args and follows else None
         source = tag_of(data) if isinstance(data, torch.Tensor) else None
+        if isinstance(data, torch.Tensor) and func in (torch.as_tensor, torch.asarray):
+            # They share memory where they can; a tag is the storage's, so it goes along.
+            if device is None:
+                return func(*args, **kwargs)
+            copy = bool(kwargs.get("copy"))
+            return data.to(device=device, dtype=kwargs.get("dtype"), copy=copy)
         kwargs = {key: item for key, item in kwargs.items() if key not in ("device", "pin_memory")}
         if device is None:
             index = source.device_index if source is not None else None

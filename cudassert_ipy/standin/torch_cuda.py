@@ -39,7 +39,7 @@ def install_torch_cuda(
             patches.replace(torch.accelerator, name, value)
     _install_memory(context, patches)
     _install_random(context, patches)
-    _install_surroundings(context, patches)
+    _install_surroundings(context, patches, function_mode)
     _install_autograd(context, patches, function_mode)
     _install_threads(patches, enter_modes)
     _install_serialization(context, patches)
@@ -239,7 +239,7 @@ def _install_random(context: Context, patches: Patches) -> None:
     patches.set(torch, "Generator", generator_class(context))
 
 
-def _install_surroundings(context: Context, patches: Patches) -> None:
+def _install_surroundings(context: Context, patches: Patches, function_mode: Any) -> None:
     """Autocast, cuDNN and the grouping of tensors by device in optimizers."""
     original_init = torch.amp.autocast_mode.autocast.__init__
 
@@ -254,6 +254,19 @@ def _install_surroundings(context: Context, patches: Patches) -> None:
     patches.set(torch.amp.autocast_mode.autocast, "__init__", autocast_init)
     patches.replace(torch.backends.cudnn, "is_acceptable", lambda tensor: False)  # noqa: ARG005
     patches.replace(torch.backends.cuda, "is_built", lambda: True)
+    original_has = torch.overrides.has_torch_function
+
+    def has_torch_function(arguments: Any) -> bool:
+        # The fast paths of nn.TransformerEncoderLayer and nn.MultiheadAttention ask this. Our mode
+        # is no reason to leave them: results would differ from the CPU's in the last bits.
+        modes = torch.overrides._get_current_function_mode_stack()
+        if any(not isinstance(mode, function_mode) for mode in modes):
+            return bool(original_has(arguments))
+        kinds = {type(item) for item in arguments if item is not None}
+        plain = (torch.Tensor, torch.nn.Parameter)
+        return any(k not in plain and hasattr(k, "__torch_function__") for k in kinds)
+
+    patches.replace(torch.overrides, "has_torch_function", has_torch_function)
     original_group = torch._C._group_tensors_by_device_and_dtype
 
     def group(tensor_lists: Any, with_indices: bool = False) -> Any:
