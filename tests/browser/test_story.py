@@ -20,13 +20,15 @@ CELLS = [
 import os, torch
 from torch import nn
 torch.manual_seed(0)
-model = nn.Sequential(nn.Embedding(1000, 128), nn.Flatten(), nn.Linear(16 * 128, 10)).cuda()
+tokens, positions = nn.Embedding(1000, 128).cuda(), nn.Embedding(16, 128).cuda()
+head = nn.Linear(128, 10).cuda()
 batch = {"ids": torch.randint(0, 1000, (32, 16))}
 batch["ids"][7, 3] = 1000""",
     """\
 ids = batch["ids"].cuda()
-logits = model(ids)
-score = logits.sum()
+places = positions(torch.arange(16, device="cuda"))
+logits = head(tokens(ids) + places)
+score = logits.mean()
 print(score.item())""",
     "torch.ones(3, device='cuda').sum().item()",
     "print('pid', os.getpid(), 'blocking', os.environ.get('CUDA_LAUNCH_BLOCKING'), len(batch))",
@@ -80,7 +82,9 @@ def test_from_the_crash_to_the_living_kernel(open_notebook: Any, theme: str) -> 
     notebook.wait_for_idle()
     finding = _diagnosis(notebook, FAILING)["finding"]
     assert finding["expression"] == "ids"
-    assert finding["line"] == 2
+    assert finding["line"] == 3
+    marked = finding["source"][finding["column"] : finding["end_column"]]
+    assert marked == "tokens(ids)"
     assert finding["bad_values"] == [1000]
     assert finding["batch_rows"] == [7]
     assert "999" in notebook.output(FAILING)
@@ -88,10 +92,21 @@ def test_from_the_crash_to_the_living_kernel(open_notebook: Any, theme: str) -> 
     notebook.set_width(620)
     notebook.screenshot(f"{picture}_3_finding_narrow", cell=FAILING)
     notebook.set_width(1280)
+    table = notebook.cell(FAILING).locator(".jp-OutputArea .widget-html table").last
+    assert "arange" in table.inner_text()
+    notebook.cell(FAILING).get_by_label(messages.FILTER_BAD).click()
+    table.filter(has_not_text="arange").wait_for()
+    notebook.click_button(FAILING, messages.BUTTON_REPORT)
+    report = notebook.cell(FAILING).locator("textarea").last
+    report.wait_for()
+    assert "tokens(ids)" in report.input_value()
+    notebook.click_button(FAILING, messages.BUTTON_REPORT_HIDE)
     notebook.run_cell(CPU)
     assert _pid(notebook) == pid
 
-    # 4. Restart and replay: the first click tells, the second does.
+    # 4. Restart and replay: the first click tells, the second does; one may go back.
+    notebook.click_button(FAILING, messages.BUTTON_RESTART)
+    notebook.click_button(FAILING, messages.BUTTON_BACK)
     notebook.click_button(FAILING, messages.BUTTON_RESTART_AND_REPLAY)
     notebook.button(FAILING, messages.BUTTON_CONFIRM).wait_for()
     assert "batch" in notebook.output(FAILING)
