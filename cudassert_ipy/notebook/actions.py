@@ -27,7 +27,8 @@ class Actions:
         self._start(self._session.replaying.replay_in_panel())
 
     def cancel(self) -> None:
-        """Stop the running replay."""
+        """Stop the running replay, and after a restart the set-up that runs again."""
+        self._session.restarting.cancelled = True
         self._session.replaying.cancel()
 
     def plan_restart(self, *, replay: bool) -> None:
@@ -56,7 +57,11 @@ class Actions:
         self._session.restarting.restart_plain()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        # On the kernel's own loop: a click may arrive on a subshell's (ipykernel 7.0, 7.1).
+        # On the kernel's own loop and thread, where a fork is safe: a click may arrive on the
+        # thread of a subshell (ipykernel 7.0, 7.1).
+        self._session.shell.kernel.io_loop.add_callback(self._spawn, work)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(self._guard(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

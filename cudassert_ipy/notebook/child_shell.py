@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class _TextOnly(DisplayPublisher):  # type: ignore[misc]
+class _TextOnly(DisplayPublisher):
     """Prints the text of what the cell displays, and nothing else."""
 
     def publish(self, data: Any, *_args: Any, **_options: Any) -> None:

@@ -55,6 +55,12 @@ def _devices(torch: Any) -> Iterator[int]:
             yield index
 
 
+def is_on_device(value: object) -> bool:
+    """Whether ``value`` is a CUDA tensor, real or simulated."""
+    torch = loaded_torch()
+    return torch is not None and issubclass(type(value), torch.Tensor) and bool(value.is_cuda)  # type: ignore[attr-defined]
+
+
 def simulated() -> bool:
     """Whether the simulator stands in for the device."""
     simulator = sys.modules.get("cudassert_ipy.standin.simulator")

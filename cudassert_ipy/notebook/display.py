@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from cudassert_ipy.notebook.kernel import parent_of_current_cell
 from cudassert_ipy.report.bundle import bundle
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ class Display:
     Attributes:
         display_id: of the output that shows the last diagnosis.
         panel: the widget under it, where the front end shows widgets.
+        parent: the request of the cell in which both stand.
 
     """
 
@@ -27,11 +29,13 @@ class Display:
         self._session = session
         self.display_id: str | None = None
         self.panel: Any = None
+        self.parent: Any = None
 
     def show(self, diagnosis: Diagnosis) -> None:
         """Show a diagnosis in the running cell, as a new output with buttons under it."""
         self._session.diagnosis = diagnosis
         self.display_id = f"cudassert-{uuid.uuid4().hex}"
+        self.parent = parent_of_current_cell(self._session.shell)
         self._publish(diagnosis, update=False)
         if diagnosis.actions != ("report",) and self._session.has_buttons:
             self._show_panel(diagnosis)
@@ -75,9 +79,7 @@ class Display:
         from cudassert_ipy.notebook.panel import Panel
 
         self.close()
-        self.panel = Panel(Actions(self._session))
+        show_values = self._session.settings.show_values
+        self.panel = Panel(Actions(self._session), show_values=show_values)
         self.panel.display()
-        if diagnosis.replay is not None:
-            self.panel.result(diagnosis)
-        else:
-            self.panel.offer(diagnosis)
+        self.panel.offer(diagnosis)

@@ -35,6 +35,7 @@ def load(shell: Any) -> None:
         simulator.on()
     handoff, session.settings.handoff = session.settings.handoff, ""
     if handoff:
+        shell.config.get("CudaDebug", {}).pop("handoff", None)  # it counts once
         session.restarting.resume_from(handoff)
     else:
         session.check_at_load()
@@ -48,7 +49,9 @@ def unload(shell: Any) -> None:
     session.remove()
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop("cuda_debug", None)
-    shell.magics_manager.registry.pop("CudaDebugMagics", None)
+    magics = shell.magics_manager.registry.pop("CudaDebugMagics", None)
+    if magics in shell.configurables:  # every Magics object adds itself
+        shell.configurables.remove(magics)
 
 
 def session_of(shell: Any) -> Session | None:

@@ -18,16 +18,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cudassert_ipy import messages
+from cudassert_ipy.notebook.aborting import abort_received
 from cudassert_ipy.restart.inplace import RestartError, Undo, restart
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable
 
     from cudassert_ipy.restart.handoff import Handoff
     from cudassert_ipy.restart.start import Start
 
 DRAIN_SECONDS = 0.1
 """What ZMQ's own threads get to put messages on the wire; what is left at the exec is lost."""
+PIPE_SECONDS = 0.02
+"""What ipykernel's reader gets to take the last text from its pipes."""
 _LAUNCHERS = {"ipykernel_launcher", "ipykernel", "ipykernel_launcher.py"}
 _NEEDED = (
     "_abort_queues",
@@ -175,10 +178,12 @@ class IpykernelHandle:
         ipykernel put pipes there that it reads itself; left so, the next process would write into
         pipes without a reader and die of it.
         """
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
         saved = {number: os.dup(number) for number in (1, 2)}
         again = self._before_exec() if self._before_exec is not None else None
+        # What the caller still had goes through ipykernel's pipe and its reader to the stream.
+        time.sleep(PIPE_SECONDS)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
         for number, original in _original_descriptors(self.kernel).items():
             os.dup2(original, number)
         time.sleep(DRAIN_SECONDS)
@@ -221,7 +226,7 @@ def restart_now(handle: IpykernelHandle, handoff: Handoff, *, blocking: bool) ->
     if threading.current_thread() is not threading.main_thread():
         reason = messages.RESTART_REFUSED_THREAD
         raise RestartError(messages.RESTART_FAILED.format(reason=reason))
-    _abort_received(handle.kernel)
+    abort_received(handle.kernel)
     restart(handle, handle.complete(handoff, in_cell=True), blocking=blocking)
 
 
@@ -241,7 +246,7 @@ def restart_soon(
 
     async def leave() -> None:
         try:
-            _abort_received(kernel)
+            abort_received(kernel)
             handoff = handle.complete(make_handoff(), in_cell=False)
             restart(handle, handoff, blocking=blocking)
         except Exception as error:
@@ -279,8 +284,8 @@ def in_turn(kernel: Any, io_loop: Any, work: Callable[[], Awaitable[None]]) -> N
 
 def _original_descriptors(kernel: Any) -> dict[int, int]:
     """Return {descriptor: ipykernel's copy of what it was}; empty where it did not redirect."""
-    streams = (sys.stdout, sys.stderr, getattr(kernel, "_stdout", None))
-    streams += (getattr(kernel, "_stderr", None),)
+    names = ("_stdout", "_stderr")  # ipykernel 7 keeps them, should user code replace sys.stdout
+    streams = [sys.stdout, sys.stderr, *(getattr(kernel, name, None) for name in names)]
     found = {}
     for stream in streams:
         number = getattr(stream, "_original_stdstream_fd", None)
@@ -290,54 +295,8 @@ def _original_descriptors(kernel: Any) -> dict[int, int]:
     return found
 
 
-def _abort_received(kernel: Any) -> None:
-    """Answer ``aborted`` to what the kernel received but has not begun (ipykernel 7).
-
-    Without it those requests are lost with the process and their cells stay busy for ever.
-    """
-    channel = getattr(kernel, "shell_channel_thread", None)
-    pair = getattr(getattr(channel, "manager", None), "_shell_channel_to_main", None)
-    if pair is None:
-        return
-    _pass_through(channel)
-    reply_to = channel.manager.get_subshell_to_shell_channel_socket(None)
-    for idents, message in _received(kernel, pair.to_socket):
-        kernel._publish_status("busy", "shell", parent=message)
-        kernel._send_abort_reply(reply_to, message, idents)
-        kernel._publish_status("idle", "shell", parent=message)
-    _pass_through(channel)
-
-
-def _received(kernel: Any, socket: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
-    import zmq
-
-    while True:
-        try:
-            frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
-        except zmq.Again:
-            return
-        if len(frames) == 1:  # the kernel's own "stop aborting"
-            continue
-        try:
-            idents, rest = kernel.session.feed_identities(frames, copy=False)
-            message = kernel.session.deserialize(rest, content=True, copy=False)
-        except ValueError as error:  # bad signature: ipykernel drops such a message as well
-            kernel.log.warning("message dropped before the restart: %s", error)
-            continue
-        yield idents, message
-
-
-def _pass_through(channel: Any) -> None:
-    """Wait until the thread between sockets and main shell has handed over what it had."""
-    for _ in range(2):
-        passed = threading.Event()
-        channel.io_loop.add_callback(passed.set)
-        passed.wait(0.5)
-        time.sleep(0.01)
-
-
 def _subshell_ids(kernel: Any) -> list[str]:
-    manager = getattr(getattr(kernel, "shell_channel_thread", None), "manager", None)
+    manager: Any = getattr(getattr(kernel, "shell_channel_thread", None), "manager", None)
     return list(manager.list_subshell()) if hasattr(manager, "list_subshell") else []
 
 

@@ -12,7 +12,6 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from cudassert_ipy import messages
 from cudassert_ipy.errors import CudassertError
 from cudassert_ipy.notebook import device
-from cudassert_ipy.notebook.options import cell_options, line_options
 
 if TYPE_CHECKING:
     from cudassert_ipy.notebook.session import Session
@@ -34,6 +33,8 @@ class CudaDebugMagics(Magics):
         and the cell runs as itself. This is what remains: options that do not exist, and calls
         from code (``run_cell_magic``).
         """
+        from cudassert_ipy.notebook.options import cell_options
+
         cell_options(line)
         from cudassert_ipy.checks.guard import guard
 
@@ -43,6 +44,8 @@ class CudaDebugMagics(Magics):
     @line_magic("cuda_debug")
     def line(self, line: str) -> None:
         """Show or do something about CUDA errors in this kernel."""
+        from cudassert_ipy.notebook.options import line_options
+
         options = line_options(line)
         try:
             getattr(self, f"_{options.command}")(options)
@@ -104,6 +107,7 @@ class CudaDebugMagics(Magics):
             raise UsageError(messages.NO_TORCH_LINE.format(error=error)) from None
 
 
-# `%cuda_debug?` and `%%cuda_debug?` show the options: the parsers carry their help.
-CudaDebugMagics.line.__doc__ = f"{CudaDebugMagics.line.__doc__}\n\n{line_options.__doc__}"
-CudaDebugMagics.cell.__doc__ = f"{CudaDebugMagics.cell.__doc__}\n\n{cell_options.__doc__}"
+# The manual that `%cuda_debug?` and `%%cuda_debug?` show. Written from the same texts as the
+# parsers of `options`, which are built only when a magic is called.
+CudaDebugMagics.line.__doc__ = messages.LINE_MANUAL
+CudaDebugMagics.cell.__doc__ = messages.CELL_MANUAL

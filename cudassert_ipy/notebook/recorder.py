@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from cudassert_ipy.replay.rng import RandomState
@@ -20,8 +20,6 @@ class CellRecord:
     """The cell as typed, magic line included."""
     execution_count: int | None
     cell_id: str | None = None
-    parent: dict[str, Any] = field(default_factory=dict)
-    """Header message of the request, so that later output can be routed to this cell."""
     seconds: float | None = None
     succeeded: bool | None = None
     """None: unknown (the cell ran before the extension was loaded)."""
@@ -51,13 +49,12 @@ class Recorder:
             if count not in known and source.strip():
                 self.cells.append(CellRecord(source=source, execution_count=count))
 
-    def begin(self, info: Any, execution_count: int, parent: dict[str, Any]) -> bool:
+    def begin(self, info: Any, execution_count: int) -> bool:
         """Note that a cell starts; return whether it is an outermost one.
 
         Args:
             info: IPython's ``ExecutionInfo``.
             execution_count: the number the cell will carry.
-            parent: the request it answers.
 
         """
         self._open.append(id(info))
@@ -67,7 +64,6 @@ class Recorder:
             source=info.raw_cell,
             execution_count=execution_count if info.store_history else None,
             cell_id=getattr(info, "cell_id", None),
-            parent=parent,
             rng=RandomState.take(),
             store_history=bool(info.store_history),
         )

@@ -12,7 +12,7 @@ from cudassert_ipy.notebook.child_shell import executor
 from cudassert_ipy.notebook.diagnosing import actions_for
 from cudassert_ipy.replay.checkpoint import Checkpoint
 from cudassert_ipy.replay.protocol import ReplayRequest
-from cudassert_ipy.replay.state import HostCopies
+from cudassert_ipy.replay.state import FLOAT_BUDGET, HostCopies
 
 if TYPE_CHECKING:
     from cudassert_ipy.model import Diagnosis, ReplayState
@@ -76,6 +76,25 @@ class Replaying:
         self._session.display.update(found)
         if panel is not None:
             panel.result(found)
+
+    async def replay_from_here(self, diagnosis: Diagnosis) -> Diagnosis:
+        """After a restart: replay the failing cell from the state of now, and return the result."""
+        panel = self._session.display.panel
+        running = self._start_here()
+        self._running = running
+        try:
+            result = await running.result(lambda event: self._show_progress(panel, event))
+        finally:
+            self._running = None
+        return self._finish(diagnosis, result)
+
+    def replay_from_here_blocking(self, diagnosis: Diagnosis) -> Diagnosis:
+        """Do the same where nothing else has to run meanwhile."""
+        return self._finish(diagnosis, self._wait(self._start_here()))
+
+    def _start_here(self) -> Any:
+        checkpoint = self.checkpoint(FLOAT_BUDGET)
+        return checkpoint.start(self._request(self._failed_cell(), "checkpoint"))
 
     def cancel(self) -> None:
         """Stop the running replay, if there is one."""

@@ -100,12 +100,15 @@ def run_recorded_cell_in_terminal(shell: Any, cell: RecordedCell) -> CellOutcome
 
 
 def place(shell: Any, execution_count: int | None) -> None:
-    """Make the next cell that runs be cell ``execution_count``; ``In`` is filled up to it."""
-    if execution_count is None or execution_count < 1:
+    """Make the next cell that runs be cell ``execution_count``; ``In`` is filled up to it.
+
+    Never back to a number that was used: IPython's history database would refuse it. In a fresh
+    process that cannot happen, since a session's numbers rise.
+    """
+    if execution_count is None or execution_count <= shell.execution_count:
         return
     history = shell.history_manager
     for kept in (history.input_hist_raw, history.input_hist_parsed):
-        del kept[execution_count:]
         kept.extend([""] * (execution_count - len(kept)))
     shell.execution_count = execution_count
 

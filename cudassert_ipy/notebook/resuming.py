@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import secrets
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy import messages
-from cudassert_ipy.notebook.kernel import in_turn
+from cudassert_ipy.notebook.kernel import in_turn, parent_of_current_cell
 from cudassert_ipy.restart.start import take_over
 
 if TYPE_CHECKING:
@@ -29,30 +30,57 @@ def schedule_resume(
     """
     from tornado.ioloop import IOLoop
 
-    kernel = shell.kernel
     take_over(handoff.cwd, handoff.sys_path)
 
-    async def resume() -> None:
-        _recreate_subshells(kernel, handoff.subshell_ids)
+    async def arrive() -> None:
+        _recreate_subshells(shell.kernel, handoff.subshell_ids)
         await asyncio.sleep(settle)
-        take_parent(shell, handoff)
-        parent = _message(handoff)
-        kernel._publish_status("busy", "shell", parent=parent)
-        failure: BaseException | None = None
-        try:
-            await work()
-        except BaseException as error:
-            failure = error
-            print(messages.RESUME_BROKEN.format(error=_name(error)), file=sys.stderr)
-        restore_numbers(shell, handoff)
-        take_parent(shell, handoff)
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        if handoff.reply_owed and parent is not None:
-            _send_owed_reply(kernel, parent, handoff, failure)
-        kernel._publish_status("idle", "shell", parent=parent)
+        await _resume(shell, handoff, work)
 
-    in_turn(kernel, IOLoop.current(), resume)
+    in_turn(shell.kernel, IOLoop.current(), arrive)
+
+
+def here(shell: Any, handoff: Handoff) -> Handoff:
+    """Return ``handoff`` as one for the kernel that runs now and the cell that runs now.
+
+    For one that a user took up after a restart by hand: nothing is owed, the page's subshells are
+    the new kernel's, and numbers go on from here where they are not behind already.
+    """
+    parent = parent_of_current_cell(shell)
+    return replace(
+        handoff,
+        parent=parent.message if parent is not None else None,
+        idents=parent.idents if parent is not None else (),
+        reply_owed=False,
+        subshell_ids=(),
+        inputs=(),
+    )
+
+
+def resume_soon(shell: Any, handoff: Handoff, work: Callable[[], Awaitable[None]]) -> None:
+    """Run ``work()`` right after the running cell, its output too; ``handoff`` is from ``here``."""
+    kernel = shell.kernel
+    in_turn(kernel, kernel.io_loop, lambda: _resume(shell, handoff, work))
+
+
+async def _resume(shell: Any, handoff: Handoff, work: Callable[[], Awaitable[None]]) -> None:
+    kernel = shell.kernel
+    take_parent(shell, handoff)
+    parent = _message(handoff)
+    kernel._publish_status("busy", "shell", parent=parent)
+    failure: BaseException | None = None
+    try:
+        await work()
+    except BaseException as error:  # a kernel that never says idle is dead to every front end
+        failure = error
+        print(messages.RESUME_BROKEN.format(error=_name(error)), file=sys.stderr)
+    restore_numbers(shell, handoff)
+    take_parent(shell, handoff)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    if handoff.reply_owed and parent is not None:
+        _send_owed_reply(kernel, parent, handoff, failure)
+    kernel._publish_status("idle", "shell", parent=parent)
 
 
 def _name(error: BaseException) -> str:
@@ -145,9 +173,9 @@ def _recreate_subshells(kernel: Any, ids: tuple[str, ...]) -> None:
     """
     import uuid
 
-    channel = getattr(kernel, "shell_channel_thread", None)
-    manager = getattr(channel, "manager", None)
-    module = sys.modules.get("ipykernel.subshell_manager")
+    channel: Any = getattr(kernel, "shell_channel_thread", None)
+    manager: Any = getattr(channel, "manager", None)
+    module: Any = sys.modules.get("ipykernel.subshell_manager")
     if not ids or not hasattr(manager, "_create_subshell") or not hasattr(module, "uuid"):
         return
 
@@ -167,10 +195,10 @@ def _recreate_subshells(kernel: Any, ids: tuple[str, ...]) -> None:
                 continue
             if str(value) in known:
                 continue
-            module.uuid = FixedUuid(value)  # type: ignore[union-attr]
+            module.uuid = FixedUuid(value)
             try:
                 manager._create_subshell()
             finally:
-                module.uuid = uuid  # type: ignore[union-attr]
+                module.uuid = uuid
 
     channel.io_loop.add_callback(create)

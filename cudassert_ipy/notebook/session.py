@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from cudassert_ipy import messages
 from cudassert_ipy.notebook import device
 from cudassert_ipy.notebook.debug_cell import blank_magic_line, find_magic_line
+from cudassert_ipy.notebook.front_end import front_end, shows_buttons
 from cudassert_ipy.notebook.hooks import Hooks
 from cudassert_ipy.notebook.recorder import CellRecord, Recorder
 from cudassert_ipy.notebook.settings import CudaDebug
 from cudassert_ipy.notebook.stderr import Captures, remove_stale_files
-from cudassert_ipy.restart.steps import front_end
+from cudassert_ipy.restart.start import Start
 
 if TYPE_CHECKING:
     from cudassert_ipy.model import Cell, Diagnosis, Environment
@@ -32,6 +33,8 @@ class Session:
             also when it died in a cell that has no number (``dead`` tells).
         diagnosis: the last diagnosis.
         failed: the record of the cell the diagnosis is about.
+        muted: whether nothing is shown now (set-up cells that run again).
+        start: how the process was started, for a restart.
 
     """
 
@@ -40,7 +43,7 @@ class Session:
         self.settings = CudaDebug(parent=shell)
         self.hooks = Hooks(shell)
         self.recorder = Recorder()
-        self.front_end = front_end(os.environ, in_kernel=hasattr(shell, "kernel"))
+        self.front_end = front_end(shell)
         self.captures = Captures((2, 1) if self.in_kernel else (2,))
         self.dead = False
         self.dead_since: int | None = None
@@ -48,6 +51,8 @@ class Session:
         self.failed: CellRecord | None = None
         self.debug: DebugCell | None = None
         self.guard_always = False
+        self.muted = False
+        self.start = Start.capture()
         self._pending: Diagnosis | None = None
         self._repr = device.DeadTensorRepr()
         self._copies: Any = None
@@ -56,7 +61,7 @@ class Session:
     @property
     def has_buttons(self) -> bool:
         """Whether somebody can click here: not in a terminal, not driven by a program."""
-        return self.front_end in ("jupyterlab", "vscode", "colab")
+        return shows_buttons(self.front_end)
 
     # --- parts that load on first use ---------------------------------------------------------
 
@@ -194,8 +199,7 @@ class Session:
         return self.recorder.cells[-1] if self.recorder.cells else None
 
     def _before_cell(self, info: Any) -> None:
-        parent = self._parent()
-        if not self.recorder.begin(info, self.cell_number(), parent):
+        if not self.recorder.begin(info, self.cell_number()):
             return
         self._pending = None
         if self.settings.capture and not self.in_kernel and device.cuda_in_use():
@@ -207,10 +211,6 @@ class Session:
             from cudassert_ipy.notebook.debugging import DebugCell
 
             self.debug = DebugCell.begin(self, options)
-
-    def _parent(self) -> dict[str, Any]:
-        get_parent = getattr(self.shell, "get_parent", None)
-        return dict(get_parent()) if get_parent is not None else {}
 
     def _after_cell(self, result: Any) -> None:
         record = self.recorder.end(result)
@@ -268,6 +268,7 @@ class Session:
             return stb
         from cudassert_ipy.errors import OperandError
 
+        diagnosis: Diagnosis | None
         if isinstance(error, OperandError):
             diagnosis = self._diagnose_operand_error(error)
         else:
@@ -336,7 +337,7 @@ class Session:
 
     def _show_pending(self, debug: DebugCell | None) -> None:
         diagnosis, self._pending = self._pending, None
-        if diagnosis is None:
+        if diagnosis is None or self.muted:
             return
         if debug is not None and diagnosis.context == "dead" and debug.will_replay:
             diagnosis = self.replaying.from_checkpoint(debug.take_checkpoint(), diagnosis)
@@ -364,20 +365,19 @@ class Session:
 
         if not is_suspect(error):
             return
-        self.failed = self._cell_that_raised(error)
-        diagnosis = self._diagnose(error)
+        self.muted = True  # to be shown once it is known which cell it was
+        try:
+            diagnosis = self._diagnose(error)
+        finally:
+            self.muted = False
+        self.diagnosis = self.failed = None
         if diagnosis is None or not self.dead:
-            self.diagnosis = self._pending = None
             return
+        self.failed = self._cell_that_raised(error)
         count = self.failed.execution_count if self.failed is not None else None
-        self.dead_since = count
-        self._repr.since = count
-        failed = self.failed
+        self.dead_since = self._repr.since = count
         cell = replace(diagnosis.cell, execution_count=count, first_failed=count)
-        self._pending = None
-        self.diagnosis = replace(diagnosis, cell=cell)
-        self.failed = failed
-        self.display.show(self.diagnosis)
+        self.display.show(replace(diagnosis, cell=cell))
 
     def _cell_that_raised(self, error: BaseException) -> CellRecord | None:
         """Return the recorded cell whose code the traceback goes through."""

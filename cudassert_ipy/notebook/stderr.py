@@ -13,6 +13,7 @@ import contextlib
 import os
 import re
 import stat
+import sys
 import tempfile
 import threading
 import time
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 from cudassert_ipy import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 TAIL_INTERVAL = 0.05
 """Seconds between two looks of the tail thread."""
@@ -120,6 +121,34 @@ def remove_stale_files() -> None:
                 path.unlink()
 
 
+def _kernel_stream(fd: int) -> Callable[[bytes], None] | None:
+    """Return what writes to the kernel's stream for ``fd``; None where there is no such stream.
+
+    ipykernel 6 and 7 keep the descriptor's number and a copy of what it was; what comes by its pipe
+    they write to both the stream and that copy.
+    """
+    stream = sys.stderr if fd == 2 else sys.stdout
+    copy = getattr(stream, "_original_stdstream_copy", None)
+    if copy is None or getattr(stream, "_original_stdstream_fd", None) != fd:
+        return None
+
+    def write(data: bytes) -> None:
+        if data:
+            stream.write(data.decode(errors="replace"))
+            _write_all(copy, data)
+
+    return write
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        try:
+            data = data[os.write(fd, data) :]
+        except OSError:
+            # The reader is gone (kernel shutting down): what cannot be shown is still in the file.
+            return
+
+
 class FdCapture:
     """Keep what is written to one descriptor, and forward it to where it went before.
 
@@ -215,16 +244,21 @@ class FdCapture:
             size = os.fstat(self._file).st_size
             return os.pread(self._file, min(size - self._mark, READ_LIMIT), self._mark)
 
-    def pump(self, *, final: bool = False) -> None:
-        """Forward what is new; with ``final`` also what the flood filter holds back."""
+    def pump(self, *, final: bool = False, directly: bool = False) -> None:
+        """Forward what is new; with ``final`` also what the flood filter holds back.
+
+        With ``directly`` it goes into the kernel's stream itself, past the pipe and the thread by
+        which ipykernel reads it: only so is it certain to stand above what the cell shows next.
+        """
         if not self.active or os.getpid() != self._pid:
             return
+        forward = (_kernel_stream(self.fd) if directly else None) or self._forward
         with self._lock:
             while data := os.pread(self._file, 1 << 16, self._offset):
                 self._offset += len(data)
-                self._forward(self._filter.feed(data))
+                forward(self._filter.feed(data))
             if final:
-                self._forward(self._filter.flush())
+                forward(self._filter.flush())
             if self._offset > CELL_CAP:
                 self._empty()
 
@@ -233,14 +267,7 @@ class FdCapture:
         self._offset = self._mark = 0
 
     def _forward(self, data: bytes) -> None:
-        while data:
-            try:
-                written = os.write(self._previous, data)
-            except OSError:
-                # The reader of the previous descriptor is gone (kernel shutting down): what cannot
-                # be shown is still in the file.
-                return
-            data = data[written:]
+        _write_all(self._previous, data)
 
     def _tail(self) -> None:
         idle = 0
@@ -292,7 +319,9 @@ class Captures:
     def sync(self) -> None:
         """Show everything that was written so far, so that what follows stands below it."""
         for capture in self._captures:
-            capture.pump(final=True)
+            capture.pump(final=True, directly=True)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

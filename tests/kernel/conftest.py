@@ -1,0 +1,41 @@
+"""Kernels that end with the test."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernel.driver import FAILING, SETUP, Kernel
+
+
+@pytest.fixture
+def start_kernel(tmp_path_factory):
+    """Start kernels that end with the test."""
+    kernels = []
+
+    def start(
+        *, load: bool = True, simulator: bool = True, buttons: bool = False, **environment: str
+    ) -> Kernel:
+        environment.setdefault("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
+        if simulator:
+            environment["CUDASSERT_SIMULATOR"] = "1"
+        if buttons:
+            environment["JPY_SESSION_NAME"] = "test.ipynb"
+        kernel = Kernel(environment)
+        kernels.append(kernel)
+        if load:
+            assert kernel.run("%load_ext cudassert_ipy").status == "ok"
+        return kernel
+
+    yield start
+    for kernel in kernels:
+        kernel.close()
+
+
+@pytest.fixture
+def dead_kernel(start_kernel):
+    """Return a kernel whose cell 3 died of a bad embedding index."""
+    kernel = start_kernel()
+    assert kernel.run(SETUP).status == "ok"
+    outcome = kernel.run(FAILING)
+    assert outcome.status == "error", outcome.stdout
+    return kernel

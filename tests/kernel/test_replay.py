@@ -1,0 +1,193 @@
+"""Replays in a forked child, in a real kernel."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernel.driver import FAILING, SETUP
+
+pytestmark = pytest.mark.kernel
+
+
+def test_the_magic_finds_line_operand_values_and_rows(dead_kernel):
+    """`%cuda_debug replay` names the call, the operand as typed, its range, values and rows."""
+    cell = dead_kernel.run("%cuda_debug replay")
+    assert cell.status == "ok"
+    [diagnosis] = cell.diagnoses
+    finding = diagnosis["finding"]
+    assert finding["operation"] == "torch.nn.functional.embedding"
+    assert finding["expression"] == 'batch["ids"]'
+    assert finding["line"] == 1
+    assert finding["source"] == 'rows = model(batch["ids"])'
+    marked = finding["source"][finding["column"] : finding["end_column"]]
+    assert marked == 'model(batch["ids"])'
+    assert finding["shape"] == [4, 8]
+    assert finding["dtype"] in ("int64", "torch.int64")
+    assert (finding["minimum"], finding["maximum"]) == (0, 1000)
+    assert (finding["valid_minimum"], finding["valid_maximum"]) == (0, 999)
+    assert finding["bad_count"] == 1
+    assert finding["bad_positions"] == [[2, 5]]
+    assert finding["bad_values"] == [1000]
+    assert finding["batch_rows"] == [2]
+    assert finding["certainty"] == "exact"
+    replay = diagnosis["replay"]
+    assert (replay["where"], replay["state"], replay["outcome"]) == (
+        "cpu",
+        "after_failure",
+        "raised",
+    )
+    assert "index out of range in self" in replay["exception"]
+    [row] = [row for row in diagnosis["tensors"] if row["bad_count"]]
+    assert (row["role"], row["maximum"], row["valid_maximum"]) == ("index", 1000, 999)
+    assert diagnosis["context"] == "dead"
+    text = cell.bundles[-1]["text/plain"]
+    for part in ("1000", "0", "999", 'batch["ids"]', "[2, 5]"):
+        assert part in text
+
+
+def test_the_button_updates_the_panel_in_place(start_kernel):
+    """A click shows the finding where the panel stands, and the kernel serves cells meanwhile."""
+    kernel = start_kernel(buttons=True)
+    kernel.run(SETUP)
+    cell = kernel.run(FAILING)
+    kernel.click(cell.panels[0], "Replay on CPU")
+    kernel.wait_until(
+        lambda: any(
+            d.get("finding")
+            for m in kernel.log
+            if m["msg_type"] == "update_display_data"
+            for d in [m["content"]["data"]["application/vnd.cudassert.diagnosis.v1+json"]]
+        )
+    )
+    shown = [m for m in kernel.log if m["msg_type"] == "update_display_data"][-1]["content"]
+    first = [m for m in cell.messages if m["msg_type"] == "display_data"][0]["content"]
+    assert shown["transient"]["display_id"] == first["transient"]["display_id"]
+    assert kernel.report()["finding"]["bad_values"] == [1000]
+
+
+def test_without_copies_the_outcome_is_inconclusive(start_kernel):
+    """A lost index operand is neither a made-up finding nor clean."""
+    kernel = start_kernel()
+    kernel.run("%config CudaDebug.copies = False")
+    kernel.run(SETUP)
+    assert kernel.run(FAILING).status == "error"
+    [diagnosis] = kernel.run("%cuda_debug replay").diagnoses
+    assert diagnosis["finding"] is None
+    assert diagnosis["replay"]["outcome"] == "inconclusive"
+    assert diagnosis["replay"]["substituted"] > 0
+
+
+def test_values_made_on_the_cpu_side_need_no_copies(start_kernel):
+    """An operand that the cell itself brings from the host is known without copies."""
+    kernel = start_kernel()
+    kernel.run("%config CudaDebug.copies = False")
+    kernel.run(SETUP)
+    assert kernel.run("model(ids.to('cuda')).sum().item()").status == "error"
+    [diagnosis] = kernel.run("%cuda_debug replay").diagnoses
+    assert diagnosis["finding"]["bad_values"] == [1000]
+
+
+def test_variables_files_and_iterators_stay_as_they_were(start_kernel, tmp_path):
+    """The replay changes nothing in the kernel."""
+    data = tmp_path / "data.txt"
+    data.write_text("one\ntwo\nthree\n")
+    kernel = start_kernel()
+    kernel.run(SETUP)
+    kernel.run(
+        f"file = open({str(data)!r}); numbers = iter(range(100)); seen = []; file.readline()"
+    )
+    kernel.run("seen.append(file.readline()); seen.append(next(numbers)); written = 5\n" + FAILING)
+    before = kernel.evaluate("[file.tell(), seen, torch.initial_seed()]")
+    [diagnosis] = kernel.run("%cuda_debug replay").diagnoses
+    assert diagnosis["finding"]["bad_values"] == [1000]
+    assert kernel.evaluate("[file.tell(), seen, torch.initial_seed()]") == before
+    assert kernel.evaluate("[next(numbers), file.readline()]") == [1, "three\n"]
+
+
+@pytest.mark.parametrize(
+    ("body", "operation", "bad"),
+    [
+        (
+            "labels[3] = 7\nloss = F.cross_entropy(logits, labels.cuda())\nloss.item()",
+            "torch.nn.functional.cross_entropy",
+            [7],
+        ),
+        ("rows = table[index.cuda()]\nrows.sum().item()", "x[index]", [-11, 10]),
+    ],
+)
+def test_the_other_families(start_kernel, body, operation, bad):
+    """Labels out of range and `x[idx]` are found like embedding indices."""
+    kernel = start_kernel()
+    kernel.run(
+        "import torch, torch.nn.functional as F\n"
+        "logits = torch.randn(6, 5, device='cuda'); labels = torch.tensor([0, 1, -100, 4, 0, 1])\n"
+        "table = torch.randn(10, 3, device='cuda'); index = torch.tensor([0, -11, 10, -10])"
+    )
+    assert kernel.run(body).status == "error"
+    [diagnosis] = kernel.run("%cuda_debug replay").diagnoses
+    finding = diagnosis["finding"]
+    assert operation in finding["operation"]
+    assert finding["bad_values"] == bad
+
+
+def test_ignore_index_is_respected(start_kernel):
+    """Labels equal to ignore_index are valid whatever the range."""
+    kernel = start_kernel()
+    cell = kernel.run(
+        "import torch, torch.nn.functional as F\n"
+        "F.cross_entropy(torch.randn(3, 5).cuda(), torch.tensor([0, 255, 4]).cuda(), ignore_index=255).item()"
+    )
+    assert cell.status == "ok"
+
+
+def test_a_crash_of_the_child_is_told(start_kernel):
+    """A child that is killed by a signal is called crashed, and the kernel goes on."""
+    kernel = start_kernel()
+    kernel.run(SETUP)
+    kernel.run("import os, signal\nmain = os.getpid()")
+    kernel.run("if os.getpid() != main:\n    os.kill(os.getpid(), signal.SIGSEGV)\n" + FAILING)
+    [diagnosis] = kernel.run("%cuda_debug replay").diagnoses
+    assert diagnosis["replay"]["outcome"] == "crashed"
+    assert "SIGSEGV" in diagnosis["replay"]["note"]
+    assert kernel.run("1").status == "ok"
+
+
+def test_a_child_that_hangs_is_ended(start_kernel):
+    """The time limit ends a replay, and the panel says so."""
+    kernel = start_kernel()
+    kernel.run("%config CudaDebug.replay_seconds = 1.0")
+    kernel.run(SETUP)
+    kernel.run("import os, time\nmain = os.getpid()")
+    kernel.run("if os.getpid() != main:\n    time.sleep(600)\n" + FAILING)
+    [diagnosis] = kernel.run("%cuda_debug replay").diagnoses
+    assert diagnosis["replay"]["outcome"] == "timed_out"
+    assert kernel.run("1").status == "ok"
+
+
+def test_the_cancel_button_ends_a_replay(start_kernel):
+    """Cancel ends a running replay at once; the panel says so and can be used again."""
+    kernel = start_kernel(buttons=True)
+    kernel.run(SETUP)
+    kernel.run("import os, time\nmain = os.getpid()")
+    cell = kernel.run("if os.getpid() != main:\n    time.sleep(600)\n" + FAILING)
+    kernel.click(cell.panels[0], "Replay on CPU")
+    kernel.click(cell.panels[0], "Cancel")
+    kernel.wait_until(lambda: kernel.report()["replay"] is not None)
+    assert kernel.report()["replay"]["outcome"] == "cancelled"
+    kernel.click(cell.panels[0], "Replay on CPU")
+
+
+def test_nothing_to_replay_is_said(start_kernel):
+    """Without a failure the magic says so."""
+    cell = start_kernel().run("%cuda_debug replay")
+    assert cell.status == "error"
+    assert "nothing to replay" in cell.stderr
+
+
+def test_an_awaiting_cell_is_replayed(start_kernel):
+    """A cell with top-level await runs in the child on a loop of its own."""
+    kernel = start_kernel()
+    kernel.run(SETUP)
+    assert kernel.run("import asyncio\nawait asyncio.sleep(0)\n" + FAILING).status == "error"
+    [diagnosis] = kernel.run("%cuda_debug replay").diagnoses
+    assert diagnosis["finding"]["line"] == 3

@@ -1,0 +1,156 @@
+"""Restart and replay through the extension, in a real kernel on the simulator."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.kernel.driver import DIAGNOSIS, FAILING, SETUP
+
+pytestmark = pytest.mark.kernel
+
+FOUND = 1000
+
+
+def diagnosis_of_last_update(kernel):
+    shown = [
+        m["content"]["data"][DIAGNOSIS]
+        for m in kernel.log
+        if m["msg_type"] in ("display_data", "update_display_data")
+        and DIAGNOSIS in m["content"]["data"]
+    ]
+    return shown[-1] if shown else None
+
+
+def check_the_new_kernel(kernel, pid, next_count):
+    """The story after a restart: same process, blocking launches, numbers go on, CUDA works."""
+    assert kernel.evaluate(
+        "[__import__('os').getpid(), __import__('os').environ['CUDA_LAUNCH_BLOCKING']]"
+    ) == [pid, "1"]
+    environ = open(f"/proc/{pid}/environ", "rb").read()
+    assert b"CUDA_LAUNCH_BLOCKING=1" in environ.split(b"\0")
+    cell = kernel.run("torch.ones(2, device='cuda').sum().item()")
+    assert cell.status == "ok", cell.traceback
+    assert cell.count == next_count
+
+
+def test_the_magic_restarts_in_place_and_replays(dead_kernel):
+    """`%cuda_debug restart` execs inside its cell; the new process answers it with the finding."""
+    kernel = dead_kernel
+    pid = kernel.pid
+    cell = kernel.run("%cuda_debug restart", timeout=90)
+    assert cell.status == "ok", cell.traceback + cell.stderr
+    assert cell.count == 4
+    diagnosis = cell.diagnoses[-1]
+    assert diagnosis["finding"]["bad_values"] == [FOUND]
+    assert diagnosis["finding"]["line"] == 1
+    assert diagnosis["replay"]["state"] == "checkpoint"
+    assert diagnosis["context"] == "alive"
+    check_the_new_kernel(kernel, pid, 5)
+    assert kernel.evaluate("In[3]") == FAILING
+    fixed = kernel.run("ids[2, 5] = 999; batch = {'ids': ids.cuda()}\n" + FAILING)
+    assert fixed.status == "ok", fixed.traceback
+
+
+def test_two_clicks_restart_and_replay(start_kernel):
+    """The first click shows the plan, the second restarts; all appears where the panel stands."""
+    kernel = start_kernel(buttons=True)
+    kernel.run(SETUP)
+    kernel.run("!true")
+    cell = kernel.run(FAILING)
+    panel, pid = cell.panels[0], kernel.pid
+    kernel.click(panel, "Restart and replay")
+    kernel.wait_until(
+        lambda: "CheckboxModel" in {s["_model_name"] for s in kernel.visible(panel).values()}
+    )
+    ticks = [
+        s["value"] for s in kernel.visible(panel).values() if s["_model_name"] == "CheckboxModel"
+    ]
+    assert sorted(ticks) == [False, True]  # the shell-only cell is not ticked
+    text = " ".join(str(s.get("value", "")) for s in kernel.visible(panel).values())
+    assert "ids" in text  # a CPU variable that will be lost
+    assert kernel.evaluate("1") == 1
+    assert kernel.pid == pid
+    labels = [
+        s["description"]
+        for s in kernel.visible(panel).values()
+        if s["_model_name"] == "ButtonModel"
+    ]
+    kernel.click(panel, labels[0])
+    kernel.wait_until(lambda: (diagnosis_of_last_update(kernel) or {}).get("finding"), timeout=90)
+    update = [m for m in kernel.log if m["msg_type"] == "update_display_data"][-1]
+    origin = next(m for m in cell.messages if m["msg_type"] == "display_data")
+    assert update["content"]["transient"] == origin["content"]["transient"]
+    assert update["parent_header"]["msg_id"] == origin["parent_header"]["msg_id"]
+    assert diagnosis_of_last_update(kernel)["finding"]["bad_values"] == [FOUND]
+    kernel.wait_until(
+        lambda: (
+            "Restart without"
+            in " ".join(str(s.get("description")) for s in kernel.visible(panel).values())
+        )
+    )
+    check_the_new_kernel(kernel, pid, 5)
+
+
+def test_the_badge_restarts_without_blocking(dead_kernel, start_kernel):
+    """The button beside the badge restarts once more, without blocking launches."""
+    kernel = start_kernel(buttons=True)
+    kernel.run(SETUP)
+    kernel.run(FAILING)
+    cell = kernel.run("%cuda_debug restart", timeout=90)
+    panel, pid = cell.panels[-1], kernel.pid
+    kernel.click(panel, "Restart without")
+    time.sleep(1)
+    deadline = time.monotonic() + 60
+    while b"CUDA_LAUNCH_BLOCKING" in open(f"/proc/{pid}/environ", "rb").read():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert kernel.run("model.weight.device.type", timeout=60).bundles[-1]["text/plain"] == "'cuda'"
+    assert kernel.evaluate("__import__('os').environ.get('CUDA_LAUNCH_BLOCKING')") is None
+
+
+def test_a_set_up_cell_that_fails_stops_the_rest(start_kernel):
+    """The set-up stops at the first cell that fails, and says which."""
+    kernel = start_kernel()
+    kernel.run("import os\nonce = os.environ.pop('ONLY_ONCE', None)")
+    kernel.run("assert os.environ.setdefault('PYTHONHASHSEED_', str(os.getpid())); n = 0")
+    kernel.run("import pathlib; flag = pathlib.Path('/tmp') / f'cudassert-test-{os.getpid()}'")
+    kernel.run("assert not flag.exists(); flag.touch()")
+    kernel.run("late = 1")
+    kernel.run(SETUP)
+    assert kernel.run(FAILING).status == "error"
+    cell = kernel.run("%cuda_debug restart", timeout=90)
+    kernel.run("flag.unlink(missing_ok=True)")
+    assert "cell [5]" in cell.stdout
+    assert "AssertionError" in cell.stdout
+    assert kernel.evaluate("'late' in globals()") is False
+
+
+def test_restart_without_a_failure_runs_the_set_up(start_kernel):
+    """`%cuda_debug restart` works when nothing failed: set-up only, and the simulator stays on."""
+    kernel = start_kernel(simulator=False)
+    kernel.run("%cuda_debug simulator on")
+    kernel.run("import torch\nx = torch.ones(2).cuda()")
+    cell = kernel.run("%cuda_debug restart", timeout=90)
+    assert cell.status == "ok"
+    assert kernel.evaluate("[x.sum().item(), x.is_cuda]") == [2.0, True]
+
+
+def test_interrupt_and_shutdown_work_after_it(dead_kernel):
+    """The stop button works in the new process, and the manager can restart it as ever."""
+    kernel = dead_kernel
+    kernel.run("%cuda_debug restart", timeout=90)
+    sent = kernel.send("import time; time.sleep(60)")
+    time.sleep(1)
+    os.kill(kernel.pid, signal.SIGINT)
+    assert kernel.finish(sent).reply["ename"] == "KeyboardInterrupt"
+
+
+def test_prompt_numbers_and_line_numbers_in_the_panel(dead_kernel):
+    """The cell that failed keeps its number after the restart."""
+    cell = dead_kernel.run("%cuda_debug restart", timeout=90)
+    assert cell.diagnoses[-1]["cell"]["execution_count"] == 3
+    assert "cell [3]" in cell.bundles[-1]["text/plain"]
