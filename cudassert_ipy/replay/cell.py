@@ -17,6 +17,7 @@ from cudassert_ipy.errors import OperandError
 from cudassert_ipy.replay import memory
 from cudassert_ipy.replay.find import Heap
 from cudassert_ipy.replay.iterators import NeedsParentError, forbid_worker_iterators
+from cudassert_ipy.replay.locks import renew_file_locks
 from cudassert_ipy.replay.modes import ActiveModes
 from cudassert_ipy.replay.protocol import Done, Found, Progress, Remark, Row
 from cudassert_ipy.replay.replacement import CannotReplaceError, Replaced, replace_device_tensors
@@ -71,6 +72,7 @@ class CellReplay:
         simulator.off()
         modes = ActiveModes()
         heap = Heap(thaw=True)
+        renew_file_locks(heap)
         forbid_worker_iterators(heap, self._needed.append)
         torch.set_num_threads(1)  # a pool's threads did not survive the fork: it would hang
         try:

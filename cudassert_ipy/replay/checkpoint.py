@@ -6,7 +6,7 @@ import os
 import select
 import threading
 import warnings
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from cudassert_ipy import messages
 from cudassert_ipy.errors import CudassertError
@@ -15,7 +15,7 @@ from cudassert_ipy.replay.process import Child
 from cudassert_ipy.replay.protocol import ReplayRequest
 from cudassert_ipy.replay.rng import RandomState
 from cudassert_ipy.replay.running import ReplayResult, RunningReplay
-from cudassert_ipy.replay.worker import READY, Worker
+from cudassert_ipy.replay.worker import ALIVE, READY, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,9 @@ __all__ = [
     "RunningReplay",
 ]
 
-_READY_SECONDS: Final = 10.0
+_ALIVE_SECONDS = 2.0
+_READY_SECONDS = 20.0
+_TRIES = 3
 
 
 class CheckpointRefused(CudassertError):  # noqa: N818 - a reason, not a fault
@@ -70,14 +72,16 @@ class Checkpoint:
         """
         _refuse_where_unsafe()
         limit = memory.available() // 2 if memory_limit is None else memory_limit
-        worker = Worker(copies, execute, limit, RandomState.take())
-        child = _fork(worker)
-        try:
-            _await_ready(child)
-        except BaseException:  # the child goes, whatever ended the wait
+        for _ in range(_TRIES):
+            child = _fork(Worker(copies, execute, limit, RandomState.take()))
+            try:
+                if _is_ready(child):
+                    return cls(child)
+            except BaseException:  # the child goes, whatever ended the wait
+                child.end()
+                raise
             child.end()
-            raise
-        return cls(child)
+        raise CheckpointRefused(messages.CHECKPOINT_NOT_READY)
 
     def start(self, request: ReplayRequest) -> RunningReplay:
         """Let the child run the cell. A checkpoint can be started once.
@@ -139,12 +143,20 @@ def _fork(worker: Worker) -> Child:
     return Child(pid, *ours)
 
 
-def _await_ready(child: Child) -> None:
-    """Wait for the child's first byte: from then on the parent may read its files again."""
+def _is_ready(child: Child) -> bool:
+    """Wait until the child shares nothing: from then on the parent may read its files again.
+
+    The first byte does not come where a thread of this process held a lock at the fork that the
+    child needs; at another moment it may not hold it.
+    """
+    expected = ((ALIVE, _ALIVE_SECONDS), (READY, _READY_SECONDS))
+    return all(_reads(child.events, byte, seconds) for byte, seconds in expected)
+
+
+def _reads(descriptor: int, expected: bytes, seconds: float) -> bool:
     poll = select.poll()  # and not `select`, which refuses descriptors above 1023
-    poll.register(child.events, select.POLLIN)
-    if not poll.poll(_READY_SECONDS * 1000) or os.read(child.events, len(READY)) != READY:
-        raise CheckpointRefused(messages.CHECKPOINT_NOT_READY)
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(seconds * 1000)) and os.read(descriptor, 1) == expected
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

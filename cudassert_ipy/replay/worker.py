@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TextIO
 import torch
 
 from cudassert_ipy import messages
-from cudassert_ipy.replay import descriptors, memory, sharing
+from cudassert_ipy.replay import descriptors, sharing
 from cudassert_ipy.replay.cell import CellReplay
 from cudassert_ipy.replay.protocol import Done, Found, Progress, Remark, ReplayRequest, Row, encode
 from cudassert_ipy.replay.rng import RandomState
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
     from cudassert_ipy.replay.state import HostCopies
 
+ALIVE: Final = b"\n"
+"""First byte of the event pipe: no lock that the child needs is held for ever."""
 READY: Final = b"\n"
-"""First byte of the event pipe: the child shares nothing with its parent any more."""
+"""Second byte: the child shares nothing with its parent any more."""
 _BEAT = 0.25
 
 
@@ -59,6 +61,10 @@ class Worker:
         """Be the child until the end of the process. Nothing of the caller's stack runs again."""
         status = 1
         try:
+            # A thread of the parent may have been drawing random numbers: then the generator
+            # stays locked for ever in the child. The parent sees that no byte comes.
+            self._rng.restore()
+            os.write(events, ALIVE)
             problem = self._isolate({control, events, output}, output)
             os.write(events, READY)
             line = _read_line(control)
@@ -93,7 +99,6 @@ class Worker:
         if problem is not None:
             sender.send(Done(outcome="inconclusive", note=problem))
             return
-        self._rng.restore()
         if request.rng is not None:
             RandomState.from_dict(request.rng).restore()
         started = time.monotonic()

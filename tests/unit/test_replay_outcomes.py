@@ -70,6 +70,7 @@ def notebook(capfd):
     assert not [p for p in psutil.Process().children() if p.pid != os.getpid()]
 
 
+SLEEPER = "import subprocess; p = subprocess.Popen(['sleep', '97']); print(p.pid, flush=True)"
 SETUP = """
 emb = nn.Embedding(1000, 8).cuda()
 ids = torch.tensor([[1, 2, 3], [4, 1000, 6]]).cuda()
@@ -134,7 +135,9 @@ def test_cross_entropy_and_ignore_index(notebook):
 
 def test_indexing_with_a_tensor(notebook):
     """``x[index]`` is found with the closed range that allows negative indices."""
-    notebook.cell("x = torch.arange(12.).reshape(4, 3).cuda()\nindex = torch.tensor([-4, 4]).cuda()")
+    notebook.cell(
+        "x = torch.arange(12.).reshape(4, 3).cuda()\nindex = torch.tensor([-4, 4]).cuda()"
+    )
     cell = "y = x[index]\ny.sum().item()"
     notebook.fails(cell)
     finding = notebook.replay(cell).finding
@@ -215,11 +218,14 @@ def test_random_state_of_the_request_is_restored(notebook):
 def test_objects_keep_their_identity(notebook):
     """Optimizers, views, ties, closures, grads and TorchScript see the replaced memory."""
     notebook.cell(
-        "emb = nn.Embedding(20, 4).cuda(); head = nn.Linear(4, 20).cuda(); head.weight = emb.weight\n"
-        "lstm = nn.LSTM(4, 4).cuda(); opt = torch.optim.Adam([*emb.parameters(), *lstm.parameters()])\n"
+        "emb = nn.Embedding(20, 4).cuda(); head = nn.Linear(4, 20).cuda()\n"
+        "head.weight = emb.weight\n"
+        "lstm = nn.LSTM(4, 4).cuda()\n"
+        "opt = torch.optim.Adam([*emb.parameters(), *lstm.parameters()])\n"
         "ids = torch.tensor([[1, 2], [3, 4]]).cuda(); row = ids[1]; t = ids.t()\n"
         "def step(x=ids, w=emb.weight):\n"
-        "    opt.zero_grad(); out, _ = lstm(emb(x)); loss = F.cross_entropy(head(out).flatten(0, 1), x.flatten())\n"
+        "    opt.zero_grad(); out, _ = lstm(emb(x))\n"
+        "    loss = F.cross_entropy(head(out).flatten(0, 1), x.flatten())\n"
         "    loss.backward(); opt.step(); return loss\n"
         "step()\n"
         "class Counter(nn.Module):\n"
@@ -251,7 +257,9 @@ def test_objects_keep_their_identity(notebook):
 
 def test_a_graph_of_before_runs_backward_on_what_is_known(notebook):
     """Backward through a graph of an earlier cell uses the copies, never the lost memory."""
-    notebook.cell("w = torch.full((3,), 2., device='cuda', requires_grad=True); loss = (w * w).sum()")
+    notebook.cell(
+        "w = torch.full((3,), 2., device='cuda', requires_grad=True); loss = (w * w).sum()"
+    )
     cell = "loss.backward(); print(w.grad.tolist())"
     result = notebook.checkpoint().start(ReplayRequest(source=cell)).wait()
     assert result.output == "[4.0, 4.0, 4.0]\n"
@@ -263,7 +271,9 @@ def test_the_users_default_device_stays(notebook):
     """``torch.set_default_device("cuda")`` of an earlier cell holds in the replay."""
     notebook.cell("torch.set_default_device('cuda')")
     try:
-        result = notebook.replay("print(torch.zeros(2).device, torch.zeros(2, device='cpu').device)")
+        result = notebook.replay(
+            "print(torch.zeros(2).device, torch.zeros(2, device='cpu').device)"
+        )
     finally:
         torch.set_default_device(None)
     assert result.output == "cuda:0 cpu\n", result
@@ -295,10 +305,12 @@ def test_exit_ends_the_cell_only(notebook):
 def test_files_stay_where_they_are(notebook, tmp_path):
     """Reading, seeking and writing in the replay leave the kernel's files as they were."""
     (tmp_path / "in").write_text("abcdef")
-    notebook.names["source"] = open(tmp_path / "in")
-    notebook.names["log"] = open(tmp_path / "log", "w")
+    notebook.names["source"] = (tmp_path / "in").open()
+    notebook.names["log"] = (tmp_path / "log").open("w")
     notebook.execute("source.read(0); raw = os.open(source.name, os.O_RDONLY); os.read(raw, 2)")
-    result = notebook.replay("print(os.read(raw, 3)); log.write('x'); log.flush(); print(source.read())")
+    result = notebook.replay(
+        "print(os.read(raw, 3)); log.write('x'); log.flush(); print(source.read())"
+    )
     assert result.output == "b'cde'\nabcdef\n"
     assert os.read(notebook.names["raw"], 9) == b"cdef"
     assert (tmp_path / "log").read_text() == ""
@@ -334,7 +346,8 @@ def test_a_worker_iterator_of_before_is_inconclusive(notebook):
 def test_output_is_captured_and_bounded(notebook, capfd):
     """Prints of Python, of C and of child programs arrive; a flood is cut and does not hang."""
     result = notebook.replay(
-        "import subprocess, sys\nprint('one'); sys.stderr.write('two\\n'); os.write(1, b'three\\n')\n"
+        "import subprocess, sys\n"
+        "print('one'); sys.stderr.write('two\\n'); os.write(1, b'three\\n')\n"
         "subprocess.run(['echo', 'four'])\nfor _ in range(3000): print('x' * 1000)",
     )
     assert result.output.startswith("one\ntwo\nthree\nfour\nxxx")
@@ -377,7 +390,7 @@ def test_a_crash_is_told_as_what_it_is(notebook, cell, how):
 @pytest.mark.parametrize("loop", ["while True: pass", "import time; time.sleep(99)"])
 def test_time_out(notebook, loop):
     """A cell that hangs is ended, with everything it started."""
-    cell = f"import subprocess; p = subprocess.Popen(['sleep', '97']); print(p.pid, flush=True)\n{loop}"
+    cell = f"{SLEEPER}\n{loop}"
     started = time.monotonic()
     result = notebook.replay(cell, timeout=0.7)
     assert result.replay.outcome == "timed_out"
@@ -395,7 +408,7 @@ def test_a_child_that_holds_the_gil_is_ended_by_its_parent(notebook):
 
 def test_cancel_ends_everything_at_once(notebook):
     """Cancelling kills the child and what it started, and can be repeated."""
-    cell = "import subprocess; p = subprocess.Popen(['sleep', '98']); print(p.pid, flush=True)\nwhile 1: pass"
+    cell = f"{SLEEPER}\nwhile 1: pass"
     running = notebook.fork().start(ReplayRequest(source=cell))
     text = ""
     while "\n" not in text:

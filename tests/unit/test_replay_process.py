@@ -41,7 +41,11 @@ def start(body, tmp_path):
 
 def run(body, tmp_path):
     process = start(body, tmp_path)
-    output, _ = process.communicate(timeout=150)
+    try:
+        output, _ = process.communicate(timeout=100)
+    finally:
+        process.kill()
+        process.wait()
     assert process.returncode == 0, output
     return output
 
@@ -65,7 +69,8 @@ def test_fifty_replays_leave_nothing_behind(tmp_path):
         for checkpoint in discarded:
             checkpoint.discard()
         grown = (me.memory_info().rss - resident) / 2**20
-        print("same" if measure() == before else (before, measure()), "grown" if grown > 8 else "flat")
+        same = "same" if measure() == before else (before, measure())
+        print(same, "grown" if grown > 8 else "flat")
         """,
         tmp_path,
     )
@@ -84,18 +89,49 @@ def test_replays_beside_busy_and_logging_threads(tmp_path):
         stop = threading.Event()
         def work(n):
             while not stop.is_set():
-                torch.randn(200, 200) @ torch.randn(200, 200)
+                torch.ones(200, 200) @ torch.ones(200, 200)
                 log.warning("%s", n); [str(i) for i in range(200)]
         threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(3)]
         for thread in threads: thread.start()
-        cell = "import logging; logging.getLogger('busy').warning('in'); lin(x).sum().backward(); print('ok')"
-        outcomes = {(r.replay.outcome, r.output) for r in (replay(cell, timeout=20) for _ in range(15))}
+        names["log"] = log
+        cell = "log.warning('in'); lin(x).sum().backward(); print('ok')"
+        results = [replay(cell, timeout=20) for _ in range(15)]
+        outcomes = {(result.replay.outcome, result.output) for result in results}
         stop.set()
+        for thread in threads: thread.join()
         print(outcomes)
         """,
         tmp_path,
     )
     assert output == "{('clean', 'ok\\n')}\n"
+
+
+def test_a_thread_that_draws_random_numbers(tmp_path):
+    """Where torch's generator is locked at the fork, a checkpoint is refused, nothing hangs."""
+    output = run(
+        """
+        from cudassert_ipy.replay import checkpoint
+        checkpoint._ALIVE_SECONDS, checkpoint._TRIES = 0.7, 2
+        stop = threading.Event()
+        def work():
+            while not stop.is_set():
+                torch.randn(1_000_000)
+        thread = threading.Thread(target=work); thread.start()
+        for _ in range(3):
+            try:
+                print(replay("print(torch.rand(1).shape)", timeout=20).replay.outcome)
+            except CheckpointRefused as refused:
+                print("refused")
+        stop.set()
+        thread.join()
+        print(replay("print(torch.rand(1).shape)").replay.outcome, len(psutil.Process().children()))
+        """,
+        tmp_path,
+    )
+    *busy, calm = output.splitlines()
+    assert set(busy) <= {"clean", "refused"}
+    assert len(busy) == 3
+    assert calm == "clean 0"
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -107,7 +143,10 @@ def test_the_child_goes_with_its_parent(tmp_path, busy, how):
         checkpoint = Checkpoint.take(copies, execute=execute)
         pids = [checkpoint.pid]
         if {busy}:
-            cell = "import subprocess; print(subprocess.Popen(['sleep', '96']).pid, flush=True)\\nwhile 1: pass"
+            cell = (
+                "import subprocess; print(subprocess.Popen(['sleep', '96']).pid, flush=True)\\n"
+                "while 1: pass"
+            )
             running = checkpoint.start(ReplayRequest(source=cell))
             text = ""
             while not text:
@@ -161,7 +200,8 @@ def test_somebody_else_reaps_the_child(tmp_path):
     """``os.wait()`` of the user's takes the child's status; the replay still ends."""
     output = run(
         """
-        running = Checkpoint.take(copies, execute=execute).start(ReplayRequest(source="os._exit(0)"))
+        checkpoint = Checkpoint.take(copies, execute=execute)
+        running = checkpoint.start(ReplayRequest(source="os._exit(0)"))
         os.wait()
         result = running.wait()
         print(result.replay.outcome, len(psutil.Process().children()))
@@ -219,9 +259,6 @@ def test_torch_that_refuses_backward_in_a_fork_is_told(tmp_path):
     if output.startswith("no python backends"):
         pytest.skip(output)
     assert output.startswith("inconclusive | PyTorch refuses backward in a forked process"), output
-
-
-SIGNALS = signal.Signals  # what the notes name signals by
 
 
 def test_a_number_without_a_name_is_told_as_a_number():
