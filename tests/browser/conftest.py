@@ -300,6 +300,8 @@ class NotebookOpener:
         page.locator(".jp-Notebook .jp-Cell").first.wait_for()
         notebook = Notebook(page, path)
         notebook.wait_for_idle()
+        # The file browser would take a third of the page, more of a narrow one.
+        page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
         return notebook
 
     def close(self) -> None:
