@@ -1,0 +1,254 @@
+"""Host copies of device values: what is found, copied, kept and dropped."""
+
+import collections
+import functools
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+from cudassert_ipy.replay.find import Heap, reachable_tensors
+from cudassert_ipy.replay.state import HostCopies
+from cudassert_ipy.standin import simulator
+
+
+@pytest.fixture(autouse=True)
+def simulated():
+    simulator.on()
+    yield
+    simulator.off()
+
+
+def cuda(*values):
+    return torch.tensor(values).cuda()
+
+
+def value(copies, tensor):
+    """Return the copied numbers of ``tensor``, or None."""
+    copy = copies.get(tensor.untyped_storage())
+    if copy is None:
+        return None
+    simulator.off()
+    view = torch.empty(0, dtype=tensor.dtype).set_(
+        copy.storage, tensor.storage_offset(), tensor.size(), tensor.stride()
+    )
+    numbers = view.tolist()
+    simulator.on()
+    return numbers
+
+
+class Slots:
+    __slots__ = ("x",)
+
+    def __init__(self, x):
+        self.x = x
+
+
+class Hostile:
+    """Runs code when anybody looks at it in another way than the garbage collector does."""
+
+    def __init__(self, x):
+        object.__setattr__(self, "x", x)
+
+    def __getattribute__(self, name):
+        raise AssertionError(name)
+
+    def __eq__(self, other):
+        raise AssertionError("==")
+
+    __hash__ = None
+
+
+def holders(x):
+    def generator():
+        held = x
+        yield
+        return held
+
+    running = generator()
+    next(running)
+    module = nn.Module()
+    module.register_buffer("x", x)
+    return {
+        "list": [[x]],
+        "dict": {"a": {"b": x}},
+        "tuple": ((x,),),
+        "deque": collections.deque([x]),
+        "slots": Slots(x),
+        "hostile": Hostile(x),
+        "closure": lambda: x,
+        "default": lambda y=x: y,
+        "partial": functools.partial(print, x),
+        "generator": running,
+        "iterator": iter([x]),
+        "module": nn.Sequential(module),
+        "view": x[1:],
+    }
+
+
+@pytest.mark.parametrize("name", holders(torch.zeros(2)))
+def test_integers_are_found_wherever_they_are_held(name):
+    """Whatever the namespace holds a tensor in, its values are copied and no user code runs."""
+    x = cuda(5, 7)
+    copies = HostCopies()
+    copies.update({"held": holders(x)[name]}, 3)
+    assert value(copies, x) == [5, 7]
+    assert copies.get(x.untyped_storage()).execution_count == 3
+
+
+def test_only_integers_and_booleans_of_the_device_are_copied():
+    """CPU tensors and floats stay out of the automatic copies."""
+    names = {"i": cuda(1), "b": cuda(True), "f": cuda(1.5), "cpu": torch.tensor([1])}
+    copies = HostCopies()
+    copies.update(names, 1)
+    assert {name for name, x in names.items() if copies.get(x.untyped_storage())} == {"i", "b"}
+
+
+def test_unchanged_storages_are_copied_once():
+    """A second update copies only what was written in between, seen through any view."""
+    still, written = cuda(1, 2), cuda(3, 4)
+    names = {"still": still, "written": written, "view": written[1:]}
+    copies = HostCopies()
+    copies.update(names, 1)
+    first = copies.get(still.untyped_storage()), copies.get(written.untyped_storage())
+    names["view"].fill_(9)
+    copies.update(names, 2)
+    assert copies.get(still.untyped_storage()) is first[0]
+    assert copies.get(written.untyped_storage()).execution_count == 2
+    assert value(copies, written) == [3, 9]
+
+
+def test_a_copy_is_independent_of_the_tensor():
+    """What is written to the device after the copy does not change the copy."""
+    x = cuda(1)
+    copies = HostCopies()
+    copies.update({"x": x}, 1)
+    x.fill_(5)
+    assert value(copies, x) == [1]
+
+
+def test_the_budget_keeps_the_smallest():
+    """Beyond the budget the largest storages are left out, and the total stays below it."""
+    small, large = cuda(1, 2), torch.zeros(1000, dtype=torch.int64, device="cuda")
+    copies = HostCopies(budget=4096)
+    copies.update({"large": large, "small": small}, 1)
+    assert value(copies, small) == [1, 2]
+    assert copies.get(large.untyped_storage()) is None
+    assert copies.nbytes <= 4096
+
+
+def test_what_is_gone_is_dropped():
+    """Copies of freed tensors, and of tensors no longer found, are not kept."""
+    names = {"a": cuda(1), "b": cuda(2)}
+    copies = HostCopies()
+    copies.update(names, 1)
+    hidden = names.pop("b")
+    copies.update(names, 2)
+    assert value(copies, hidden) is None
+    del names["a"]
+    gc.collect()
+    copies.update(names, 3)
+    assert len(copies) == 0
+
+
+def test_floats_of_a_checkpoint_live_until_they_change():
+    """A checkpoint's floats are kept while nothing wrote to them, and never out of date."""
+    same, changed = cuda(1.5), cuda(2.5)
+    names = {"same": same, "changed": changed}
+    copies = HostCopies()
+    copies.take_all(names, execution_count=1)
+    changed.add_(1)
+    copies.update(names, 2)
+    assert value(copies, same) == [1.5]
+    assert value(copies, changed) is None
+
+
+def test_a_checkpoint_takes_all_integers_and_floats_within_the_budget():
+    """Integers have no budget there; floats of the namespace come first."""
+    elsewhere = [cuda(*([1.0] * 100))]
+    names = {"ints": torch.zeros(100_000, dtype=torch.int64, device="cuda"), "near": cuda(1.0, 2.0)}
+    copies = HostCopies(budget=10)
+    copies.take_all(names, float_budget=8)
+    assert copies.get(names["ints"].untyped_storage()) is not None
+    assert value(copies, names["near"]) == [1.0, 2.0]
+    assert copies.get(elsewhere[0].untyped_storage()) is None
+
+
+def test_nothing_is_copied_from_a_dead_device():
+    """After the simulated death an update raises and leaves the older copies alone."""
+    x = cuda(1)
+    copies = HostCopies()
+    copies.update({"x": x}, 1)
+    torch.zeros(3).cuda()[cuda(7)]
+    with pytest.raises(RuntimeError, match="dead"):
+        copies.update({"x": x}, 2)
+    assert value(copies, x) == [1]
+
+
+def test_an_update_is_no_operation_of_the_device():
+    """Copying neither draws random numbers nor counts as a use of the user's modes."""
+    x, state = cuda(1), torch.get_rng_state()
+    seen = []
+
+    class Watch(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        HostCopies().update({"x": x}, 1)
+    assert not seen
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_gradients_and_bases_that_only_cpp_holds_are_found():
+    """``.grad`` of a leaf and the base of a view are found though nobody ever looked at them."""
+    leaf = torch.ones(3, requires_grad=True)
+    (leaf * 2).sum().backward()
+    view = torch.arange(4)[1:]
+    found = {tensor.data_ptr() for tensor in reachable_tensors({"a": leaf, "b": view})}
+    assert {leaf.grad.data_ptr(), view._base.data_ptr()} <= found
+
+
+def test_a_large_namespace_is_walked_in_bounded_time():
+    """A million objects, cycles and big containers do not make the walk long."""
+    import time
+
+    cycle = []
+    cycle.append(cycle)
+    names = {
+        "million": [[i] for i in range(300_000)],
+        "cycle": cycle,
+        "deep": functools.reduce(lambda inner, _: [inner], range(100_000), []),
+        "x": cuda(1),
+    }
+    started = time.perf_counter()
+    copies = HostCopies()
+    copies.update(names, 1)
+    assert time.perf_counter() - started < 2
+    assert value(copies, names["x"]) == [1]
+
+
+def test_frozen_objects_are_found_when_thawed():
+    """Objects behind ``gc.freeze()`` are found by the child, which freezes again."""
+    x = cuda(1)
+    gc.freeze()
+    try:
+        assert any(tensor is x for tensor in Heap(thaw=True).tensors())
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+
+
+def test_lazy_proxies_are_not_woken():
+    """An object that pretends to be another class is not asked for it."""
+
+    class Proxy:
+        @property
+        def __class__(self):
+            raise AssertionError("woken")
+
+    proxy = Proxy()
+    Heap().tensors()
+    reachable_tensors({"proxy": proxy, "list": [proxy]})
