@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy.checks.hints import hint_for
@@ -40,6 +40,52 @@ def check_operands(operator: Operator, arguments: Arguments) -> list[Checked]:
     return checked
 
 
+class _Row:
+    """One row of the table while calls are added to it: a record and the values that change."""
+
+    __slots__ = (
+        *("_bad", "_high", "_inf", "_low", "_nan"),
+        *("_record", "_shape", "_substitute", "_valid"),
+    )
+
+    def __init__(self, record: TensorRow) -> None:
+        self._record = record
+        self._shape = record.shape
+        self._valid = (record.valid_minimum, record.valid_maximum)
+        self._low, self._high = record.minimum, record.maximum
+        self._nan, self._inf, self._bad = record.nan_count, record.inf_count, record.bad_count
+        self._substitute = record.substitute
+
+    def add(self, item: Checked, substitute: bool) -> None:
+        """Widen the range by one more call; this is on the path of every healthy operation."""
+        low, high = item.statistics.minimum, item.statistics.maximum
+        if low is not None and (self._low is None or low < self._low):
+            self._low = low
+        if high is not None and (self._high is None or high > self._high):
+            self._high = high
+        self._nan += item.statistics.nan_count
+        self._inf += item.statistics.inf_count
+        self._bad += item.offenders.bad_count
+        self._substitute = self._substitute or substitute
+        self._shape = tuple(item.operand.tensor.shape)
+        self._valid = (item.operand.low, item.operand.high)
+
+    def to_record(self) -> TensorRow:
+        """Return the row; shape and valid range are those of the last call."""
+        return replace(
+            self._record,
+            shape=self._shape,
+            minimum=self._low,
+            maximum=self._high,
+            nan_count=self._nan,
+            inf_count=self._inf,
+            valid_minimum=self._valid[0],
+            valid_maximum=self._valid[1],
+            bad_count=self._bad,
+            substitute=self._substitute,
+        )
+
+
 class Inspector:
     """Checks calls, and keeps one bounded table of the operands it saw.
 
@@ -48,12 +94,12 @@ class Inspector:
 
     def __init__(self, is_substitute: Callable[[Tensor], bool] = lambda _: False) -> None:
         self._is_substitute = is_substitute
-        self._rows: dict[Any, TensorRow] = {}
+        self._rows: dict[Any, _Row] = {}
 
     @property
     def rows(self) -> tuple[TensorRow, ...]:
         """The table, in the order of first use."""
-        return tuple(self._rows.values())
+        return tuple(row.to_record() for row in self._rows.values())
 
     def inspect(
         self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -71,9 +117,9 @@ class Inspector:
             bad = item.offenders.bad_count > 0
             if key not in self._rows and (bad or len(self._rows) < MAX_ROWS):
                 location = location or locate_call()
-                self._rows[key] = self._row(operator, item, location)
+                self._rows[key] = _Row(self._row(operator, item, location))
             elif key in self._rows:
-                self._rows[key] = self._merged(self._rows[key], item)
+                self._rows[key].add(item, self._is_substitute(item.operand.tensor))
             if bad:
                 location = location or locate_call()
                 findings.append(self._finding(operator, item, location))
@@ -98,23 +144,6 @@ class Inspector:
             bad_count=item.offenders.bad_count,
             substitute=self._is_substitute(operand.tensor),
             line=location.line,
-        )
-
-    def _merged(self, row: TensorRow, item: Checked) -> TensorRow:
-        from dataclasses import replace
-
-        statistics = item.statistics
-        return replace(
-            row,
-            shape=tuple(item.operand.tensor.shape),
-            minimum=_least(row.minimum, statistics.minimum, min),
-            maximum=_least(row.maximum, statistics.maximum, max),
-            nan_count=row.nan_count + statistics.nan_count,
-            inf_count=row.inf_count + statistics.inf_count,
-            valid_minimum=item.operand.low,
-            valid_maximum=item.operand.high,
-            bad_count=row.bad_count + item.offenders.bad_count,
-            substitute=row.substitute or self._is_substitute(item.operand.tensor),
         )
 
     def _finding(self, operator: Operator, item: Checked, location: SourceLocation) -> Finding:
@@ -151,9 +180,3 @@ class Inspector:
 def dtype_name(tensor: Tensor) -> str:
     """Return ``int64`` for ``torch.int64``."""
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def _least(old: Any, new: Any, choose: Callable[[Any, Any], Any]) -> Any:
-    if old is None or new is None:
-        return new if old is None else old
-    return choose(old, new)

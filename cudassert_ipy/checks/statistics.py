@@ -141,21 +141,27 @@ def _summarize(data: Tensor) -> Statistics:
 
     if data.numel() == 0:
         return Statistics()
-    with torch.no_grad():
-        minimum, maximum = torch.aminmax(data)
-        # One transfer for both values, where a transfer waits for the device.
-        low, high = (_number(value) for value in torch.stack((minimum, maximum)).tolist())
-        if math.isfinite(low) and math.isfinite(high):
-            return Statistics(low, high)
-        nan_mask = data != data
-        nan_count = int(nan_mask.sum().item())
-        inf_count = int(torch.isinf(data).sum().item())
-        if nan_count:
-            rest = data[~nan_mask]
-            if rest.numel() == 0:
-                return Statistics(math.nan, math.nan, nan_count, inf_count)
-            low, high = (_number(v) for v in torch.stack(torch.aminmax(rest)).tolist())
+    low, high = _range(data)
+    if math.isfinite(low) and math.isfinite(high):
+        return Statistics(low, high)
+    nan_mask = data != data
+    nan_count = int(nan_mask.sum().item())
+    inf_count = int(torch.isinf(data).sum().item())
+    if nan_count:
+        rest = data[~nan_mask]
+        low, high = _range(rest) if rest.numel() else (math.nan, math.nan)
     return Statistics(low, high, nan_count, inf_count)
+
+
+def _range(data: Tensor) -> tuple[Number, Number]:
+    import torch
+
+    minimum, maximum = torch.aminmax(data)
+    if data.is_cpu:
+        return _number(minimum.item()), _number(maximum.item())
+    # One transfer for both values: each waits for the device.
+    low, high = torch.stack((minimum, maximum)).tolist()
+    return _number(low), _number(high)
 
 
 def _number(value: Any) -> Number:
