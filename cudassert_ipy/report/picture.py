@@ -28,6 +28,34 @@ class Picture:
     nan: str
     """How many values are NaN, in words; else empty."""
 
+    @property
+    def left(self) -> str:
+        """The left end of the track in words."""
+        return f"[{self.low}" if self.low else "…"
+
+    @property
+    def right(self) -> str:
+        """The right end of the track in words."""
+        return f"{self.high}]" if self.high else "…"
+
+    @property
+    def before(self) -> list[str]:
+        """What lies outside on the left, in words."""
+        return [f"✗ {self.below}"] if self.below else []
+
+    @property
+    def after(self) -> list[str]:
+        """What lies outside on the right or nowhere, in words."""
+        return [f"✗ {label}" for label in (self.above, self.nan) if label]
+
+    def track(self, width: int) -> str:
+        """Return the track as ``width`` characters."""
+        start = end = 0
+        if self.fill is not None:
+            start = min(math.floor(self.fill[0] * width), width - 1)
+            end = max(math.ceil(self.fill[1] * width), start + 1)
+        return "─" * start + "━" * (end - start) + "─" * (width - end)
+
 
 def picture(finding: Finding) -> Picture | None:
     """Return the picture of a finding; None where no range or no value is known."""
@@ -54,16 +82,12 @@ def picture(finding: Finding) -> Picture | None:
 
 def text_bar(drawing: Picture, width: int = 34) -> str:
     """Return the picture on one line, e.g. ``[0 ━━━━━━━━────── 999] ✗ 1000``."""
-    start = end = 0
-    if drawing.fill is not None:
-        start = min(math.floor(drawing.fill[0] * width), width - 1)
-        end = max(math.ceil(drawing.fill[1] * width), start + 1)
-    track = "─" * start + "━" * (end - start) + "─" * (width - end)
-    left = f"[{drawing.low} " if drawing.low else "… "
-    right = f" {drawing.high}]" if drawing.high else " …"
-    outside = [f"✗ {label}" for label in (drawing.above, drawing.nan) if label]
-    before = [f"✗ {drawing.below}"] if drawing.below else []
-    return " ".join([*before, left + track + right, *outside])
+    parts = [
+        *drawing.before,
+        f"{drawing.left} {drawing.track(width)} {drawing.right}",
+        *drawing.after,
+    ]
+    return " ".join(parts)
 
 
 def _finite(value: Number) -> Number:

@@ -67,11 +67,18 @@ def test_bundle(name: str) -> None:
     assert Diagnosis.from_dict(json.loads(json.dumps(data[MIME_TYPE]))) == diagnosis(name)
 
 
+def test_range_is_readable_where_svg_is_dropped() -> None:
+    """Sanitizers drop ``svg`` and ``style``; what is left is the bar of the text renderer."""
+    left = re.sub(r"<[^>]+>", "", STYLE.sub("", render_html(diagnosis("finding_of_the_guard"))))
+
+    assert f"✗ -1 [0 {'━' * 34} 9] ✗ 10" in " ".join(left.split())
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("finding")])
 def test_text_and_html_say_the_same(name: str) -> None:
     """Every fact of the text stands in the HTML too, so that neither reader misses one."""
     item = diagnosis(name)
-    markup = re.sub(r"</?(mark|u|code|span|strong)\b[^>]*>", "", render_html(item))
+    markup = re.sub(r"</?(mark|u|code|span|strong|svg|rect)\b[^>]*>", "", render_html(item))
     words = unescape(re.sub(r"<[^>]+>", " ", STYLE.sub("", markup)))
     # Not in the HTML: the carets, the bars around the source line, the rule of the table.
     drawn = re.compile(r"[\^│─]+")
