@@ -234,7 +234,6 @@ NOT_CERTAIN = (
     "Not certain: values that lived only on the GPU are lost and were replaced by zeros, and this "
     "finding depends on them."
 )
-VALUES_HIDDEN = "hidden (`show_values = False`)"
 
 REPLAY_TITLES = {
     "raised": "The replay raised, but not because of an operand",
@@ -445,7 +444,6 @@ PLAN_TOTAL = "{count} of {total} cells, about {seconds} s"
 FILTER_ROLE = "Role"
 FILTER_ALL = "all"
 FILTER_BAD = "only out of range"
-WIDGET_TEXT = "cudassert_ipy panel (buttons need a running notebook front end)"
 
 # --- checks: hints and the text of OperandError -------------------------------------------------
 
