@@ -44,7 +44,7 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """Install the hooks and magics of this extension into ``shell`` (``%load_ext cudassert_ipy``)."""
+    """Install the extension into ``shell`` (``%load_ext cudassert_ipy``)."""
     from cudassert_ipy.notebook.extension import load
 
     load(shell)

@@ -21,6 +21,7 @@ class OperandError(IndexError, ValueError):
 
     Attributes:
         finding: what is wrong, as data.
+
     """
 
     finding: Finding

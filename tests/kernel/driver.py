@@ -139,7 +139,7 @@ class Kernel:
         code = f"import json as _j; print('@@' + _j.dumps({expression}))"
         outcome = self.run(code, store_history=False)
         assert outcome.status == "ok", outcome.traceback
-        line = next(l for l in outcome.stdout.splitlines() if l.startswith("@@"))
+        line = next(s for s in outcome.stdout.splitlines() if s.startswith("@@"))
         return json.loads(line[2:])
 
     def report(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def test_the_error_is_torchs_own_and_comes_late(died):
 
 def test_one_line_stands_above_the_traceback(died):
     """The first line of the traceback says in plain words what happened."""
-    kernel, cell = died
+    _, cell = died
     first = cell.traceback.splitlines()[0]
     assert "device-side assert" in first
     assert "---" not in first

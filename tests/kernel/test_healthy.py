@@ -69,13 +69,15 @@ def test_unload_gives_everything_back(start_kernel):
     state = (
         # IPython opens its history by itself, whenever it likes.
         "[sorted(t for n in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{n}')"
-        " if 'history.sqlite' not in (t := os.readlink(f'/proc/self/fd/{n}')) and '/proc' not in t),"
+        " if 'history.sqlite' not in (t := os.readlink(f'/proc/self/fd/{n}'))"
+        " and '/proc' not in t),"
         " os.readlink('/proc/self/fd/2'),"
         " sorted(t.name for t in threading.enumerate()), sorted(os.environ),"
         " sorted(ip.magics_manager.magics['line']), sorted(ip.magics_manager.magics['cell']),"
         " {k: len(v) for k, v in ip.events.callbacks.items()}, sorted(vars(ip)),"
         " len(ip.input_transformer_manager.cleanup_transforms), len(ip.configurables),"
-        " [n for n in os.listdir(tempfile.gettempdir()) if n.startswith(f'cudassert-fd-{os.getpid()}-')]]"
+        " [n for n in os.listdir(tempfile.gettempdir())"
+        " if n.startswith(f'cudassert-fd-{os.getpid()}-')]]"
     )
     kernel.run("import os, threading, tempfile, torch\nip = get_ipython()")
     kernel.run("%load_ext cudassert_ipy\n%unload_ext cudassert_ipy")

@@ -60,7 +60,7 @@ def test_the_button_updates_the_panel_in_place(start_kernel):
         )
     )
     shown = [m for m in kernel.log if m["msg_type"] == "update_display_data"][-1]["content"]
-    first = [m for m in cell.messages if m["msg_type"] == "display_data"][0]["content"]
+    first = next(m for m in cell.messages if m["msg_type"] == "display_data")["content"]
     assert shown["transient"]["display_id"] == first["transient"]["display_id"]
     assert kernel.report()["finding"]["bad_values"] == [1000]
 
@@ -135,7 +135,8 @@ def test_ignore_index_is_respected(start_kernel):
     kernel = start_kernel()
     cell = kernel.run(
         "import torch, torch.nn.functional as F\n"
-        "F.cross_entropy(torch.randn(3, 5).cuda(), torch.tensor([0, 255, 4]).cuda(), ignore_index=255).item()"
+        "labels = torch.tensor([0, 255, 4]).cuda()\n"
+        "F.cross_entropy(torch.randn(3, 5).cuda(), labels, ignore_index=255).item()"
     )
     assert cell.status == "ok"
 

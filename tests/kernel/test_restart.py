@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -30,7 +31,7 @@ def check_the_new_kernel(kernel, pid, next_count):
     assert kernel.evaluate(
         "[__import__('os').getpid(), __import__('os').environ['CUDA_LAUNCH_BLOCKING']]"
     ) == [pid, "1"]
-    environ = open(f"/proc/{pid}/environ", "rb").read()
+    environ = Path(f"/proc/{pid}/environ").read_bytes()
     assert b"CUDA_LAUNCH_BLOCKING=1" in environ.split(b"\0")
     cell = kernel.run("torch.ones(2, device='cuda').sum().item()")
     assert cell.status == "ok", cell.traceback
@@ -105,7 +106,7 @@ def test_the_badge_restarts_without_blocking(dead_kernel, start_kernel):
     kernel.click(panel, "Restart without")
     time.sleep(1)
     deadline = time.monotonic() + 60
-    while b"CUDA_LAUNCH_BLOCKING" in open(f"/proc/{pid}/environ", "rb").read():
+    while b"CUDA_LAUNCH_BLOCKING" in Path(f"/proc/{pid}/environ").read_bytes():
         assert time.monotonic() < deadline
         time.sleep(0.2)
     assert kernel.run("model.weight.device.type", timeout=60).bundles[-1]["text/plain"] == "'cuda'"

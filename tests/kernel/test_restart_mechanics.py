@@ -168,6 +168,7 @@ def test_button_routes_output_to_the_original_cell(kernel):
         " failing=probe.RecordedCell(source='boom()', execution_count=9))"
     )
     assert reply.reply["execution_count"] == 3
+    assert "0/3 Running cell [1] again" in reply.text
     assert "2/3 Replaying cell [9]" in reply.text
     assert "replayed boom()" in reply.text
     assert "noise" not in reply.text
@@ -278,6 +279,11 @@ def test_descriptors_and_loggers_work_after(kernel):
     kernel.run("import os; os.system('echo from a child; echo and this >&2')")
     time.sleep(0.3)
     kernel.run("logging.info('late')")
+    # ipykernel's reader ends at its first text if descriptor 1 is a pipe without a reader.
+    kernel.run("os.system('echo second; echo second >&2')")
+    time.sleep(0.3)
+    kernel.run("pass")
+    assert kernel.all_text().count("second") == 2
     assert "from a child" in kernel.all_text()
     assert "and this" in kernel.all_text()
     assert "INFO:root:late" in kernel.all_text()
