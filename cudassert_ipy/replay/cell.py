@@ -16,7 +16,8 @@ from cudassert_ipy.checks.operators import Operator, table
 from cudassert_ipy.errors import OperandError
 from cudassert_ipy.replay import memory
 from cudassert_ipy.replay.find import Heap
-from cudassert_ipy.replay.iterators import NeedsParentError, forbid_worker_iterators
+from cudassert_ipy.replay.graphs import forbid_old_graphs
+from cudassert_ipy.replay.iterators import forbid_worker_iterators
 from cudassert_ipy.replay.locks import renew_file_locks
 from cudassert_ipy.replay.modes import ActiveModes
 from cudassert_ipy.replay.protocol import Done, Found, Progress, Remark, Row
@@ -76,11 +77,14 @@ class CellReplay:
         forbid_worker_iterators(heap, self._needed.append)
         torch.set_num_threads(1)  # a pool's threads did not survive the fork: it would hang
         try:
-            replaced = replace_device_tensors(heap.tensors(), self._copies)
+            tensors = heap.tensors()
+            replaced = replace_device_tensors(tensors, self._copies)
         except CannotReplaceError as error:
             note = messages.REPLAY_CANNOT_REPLACE.format(detail=error)
             return Done(outcome="inconclusive", note=note)
-        del heap
+        if replaced.tensors:
+            forbid_old_graphs(tensors, self._needed.append)
+        del heap, tensors
         memory.limit_child(self._memory_limit)
         collector = Collector()
         policy = _Policy(collector, self._record, self._device_count)
@@ -187,8 +191,6 @@ def _why_it_stopped(failure: BaseException) -> str:
     for error in _chain(failure):
         if isinstance(error, OSError) and error.errno in (errno.EBADF, errno.ENOTSOCK):
             return messages.REPLAY_NEEDS_SHARED
-        if isinstance(error, NeedsParentError):
-            return messages.REPLAY_WORKER_ITERATOR
         if _NO_BACKWARD in _text_of(error):
             return messages.REPLAY_NO_BACKWARD
     return messages.REPLAY_EXCEPTION

@@ -14,9 +14,9 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-_OBJECT_LIMIT: Final = 50_000
-"""Objects a walk from the namespace looks at; about 10 ms."""
-_ITEM_LIMIT: Final = 10_000
+_OBJECT_LIMIT: Final = 20_000
+"""Objects a walk from the namespace looks at; some 20 ms where there are so many."""
+_ITEM_LIMIT: Final = 2_000
 """Items of one list, tuple, dict or set that it looks at."""
 _ATOMS: Final = (
     *(str, bytes, bytearray, int, float, complex, bool, type(None)),

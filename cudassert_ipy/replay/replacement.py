@@ -62,8 +62,8 @@ def replace_device_tensors(tensors: Iterable[torch.Tensor], copies: HostCopies) 
     old storages are kept for ever.
 
     Raises:
-        CannotReplaceError: a device tensor without a plain storage (sparse). One that was left on
-            the device would abort the process at the first use.
+        CannotReplaceError: a device tensor without a plain storage (sparse), or one that is still
+            on the device afterwards: it would abort the process at the first use.
 
     """
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
@@ -81,6 +81,9 @@ def replace_device_tensors(tensors: Iterable[torch.Tensor], copies: HostCopies) 
             host = hosts[tensor.untyped_storage()._cdata]
             substituted += host.tag.substitute
             _replace(tensor, host)
+        left = [tensor for tensor in found if tensor.is_cuda]
+    if left:
+        raise CannotReplaceError(", ".join(str(type(tensor).__name__) for tensor in left[:3]))
     cells = {host.cell for host in hosts.values() if host.cell is not None}
     return Replaced(len(found), substituted, tuple(sorted(cells)))
 
@@ -89,20 +92,8 @@ def _host_for(old: torch.UntypedStorage, index: int, copies: HostCopies) -> _Hos
     copy = copies.get(old)
     lost = copy is None
     new = _zeros(old.nbytes()) if copy is None else copy.storage
-    host = _Host(new, Tag(index, lost), None if copy is None else copy.execution_count)
     _KEPT.append(old)
-    if old.device.type == "cpu":
-        _overwrite(old, host)
-    return host
-
-
-def _overwrite(old: torch.UntypedStorage, host: _Host) -> None:
-    """Put what the copies say into a stand-in storage, whose values count as unreadable.
-
-    Graphs from before the fork have it saved in C++, where nothing can be replaced.
-    """
-    old.copy_(host.storage)
-    tag(torch.empty(0, dtype=torch.uint8, device="cpu").set_(old), host.tag)
+    return _Host(new, Tag(index, lost), None if copy is None else copy.execution_count)
 
 
 def _replace(tensor: torch.Tensor, host: _Host) -> None:

@@ -80,6 +80,7 @@ class RunningReplay:
         self._text = codecs.getincrementaldecoder("utf-8")("replace")
         self._output: list[str] = []
         self._output_room = OUTPUT_LIMIT
+        self._heard = False
         self._done: Done | None = None
         self._result: ReplayResult | None = None
 
@@ -103,7 +104,8 @@ class RunningReplay:
         elif self._child.has_ended():
             events += self._drain()  # what it said between the first look and its end
             self._finish(self._done or self._crashed(elapsed))
-        elif elapsed > self._timeout + _GRACE:
+        elif elapsed > self._timeout + _GRACE and not self._heard:
+            # Who was heard just now may only have waited for a reader; it ends itself in time.
             note = messages.REPLAY_TIMED_OUT.format(seconds=self._timeout)
             self._finish(Done(outcome="timed_out", seconds=elapsed, note=note))
         return events
@@ -146,6 +148,7 @@ class RunningReplay:
     def _drain(self) -> list[Event]:
         """Read what waits on both pipes; bounded, so that a flood cannot hold the caller."""
         events: list[Event] = []
+        self._heard = False
         for key, _ in self._selector.select(0):
             for data in self._chunks(key.fd):
                 if key.fd == self._child.output:
@@ -165,6 +168,7 @@ class RunningReplay:
             if not data:
                 self._selector.unregister(descriptor)
                 return
+            self._heard = True
             yield data
 
     def _printed(self, data: bytes) -> list[Output]:

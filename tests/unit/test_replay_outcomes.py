@@ -255,16 +255,40 @@ def test_objects_keep_their_identity(notebook):
     assert notebook.names["ids"].tolist() == [[1, 2], [3, 4]]
 
 
-def test_a_graph_of_before_runs_backward_on_what_is_known(notebook):
-    """Backward through a graph of an earlier cell uses the copies, never the lost memory."""
+def test_a_graph_of_before_is_forward_only(notebook):
+    """What an earlier cell's graph saved is out of reach: backward says so, also when swallowed."""
     notebook.cell(
-        "w = torch.full((3,), 2., device='cuda', requires_grad=True); loss = (w * w).sum()"
+        "w = torch.full((3,), 2., device='cuda', requires_grad=True)\nloss = (w * 2).pow(2).sum()"
     )
-    cell = "loss.backward(); print(w.grad.tolist())"
-    result = notebook.checkpoint().start(ReplayRequest(source=cell)).wait()
-    assert result.output == "[4.0, 4.0, 4.0]\n"
-    notebook.copies.clear()
-    assert notebook.replay(cell).output == "[0.0, 0.0, 0.0]\n"
+    result = notebook.checkpoint().start(ReplayRequest(source="loss.backward()")).wait()
+    assert (result.replay.outcome, result.finding) == ("inconclusive", None)
+    assert "graph of an earlier cell" in result.replay.note
+    swallowed = "try:\n    loss.backward()\nexcept Exception:\n    print(w.grad)"
+    result = notebook.replay(swallowed)
+    assert result.replay.outcome == "inconclusive"
+    assert result.output == "None\n"
+    fresh = notebook.replay("(w + loss.detach()).sum().backward(); print(w.grad.tolist())")
+    assert fresh.output == "[1.0, 1.0, 1.0]\n"
+    assert fresh.replay.outcome == "clean"
+
+
+def test_modes_of_the_user_stay_and_ours_go(notebook):
+    """A torch mode that an earlier cell entered sees the replay's calls; the guard does not."""
+    from torch.overrides import TorchFunctionMode
+
+    class Counting(TorchFunctionMode):
+        calls = 0
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            Counting.calls += 1
+            return func(*args, **(kwargs or {}))
+
+    notebook.names["Counting"] = Counting
+    with Counting():
+        before = Counting.calls
+        result = notebook.replay(f"torch.ones(2) + 1; print(Counting.calls > {before})")
+    assert result.output == "True\n"
+    assert result.replay.outcome == "clean"
 
 
 def test_the_users_default_device_stays(notebook):
@@ -460,6 +484,16 @@ def test_the_event_loop_goes_on_meanwhile(notebook):
         ticking.cancel()
 
     asyncio.run(main())
+
+
+def test_a_busy_kernel_does_not_time_a_replay_out(notebook):
+    """A child that waited for its parent to read is heard out, whatever the time."""
+    cell = "for _ in range(300): print('x' * 1000)\nprint('through')"
+    running = notebook.fork().start(ReplayRequest(source=cell, timeout=60))
+    running._timeout = 0.1
+    time.sleep(2.5)
+    result = running.wait()
+    assert result.replay.outcome == "clean"
 
 
 def test_top_level_await_can_run_in_the_child(notebook):
