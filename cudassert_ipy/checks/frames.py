@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType, FrameType
 
+_SHELL = os.path.join("IPython", "core", "interactiveshell.py")  # noqa: PTH118  only a suffix
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -35,11 +37,15 @@ def user_frames(start: FrameType | None = None) -> Iterator[FrameType]:
     """Yield the frames of user code, innermost first, from ``start`` (default: the caller's).
 
     Everything outside torch, installed packages, the standard library, IPython and this package
-    is the user's: notebook cells, scripts, and modules of an editable project.
+    is the user's: notebook cells, scripts, and modules of an editable project. The walk ends at
+    the shell that runs a cell: what is beyond started the shell.
     """
     frame = start if start is not None else sys._getframe(1)
     while frame is not None:
-        if is_user_file(frame.f_code.co_filename):
+        filename = frame.f_code.co_filename
+        if filename.endswith(_SHELL):
+            return
+        if is_user_file(filename):
             yield frame
         frame = frame.f_back  # type: ignore[assignment]
 

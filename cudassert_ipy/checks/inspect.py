@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy.checks.hints import hint_for
-from cudassert_ipy.checks.location import SourceLocation, call_site, locate_call
+from cudassert_ipy.checks.location import SourceLocation, call_site, is_running, locate_call
 from cudassert_ipy.checks.statistics import Offenders, Statistics, is_outside, locate, summarize
 from cudassert_ipy.model import Finding, TensorRow
 
@@ -131,7 +131,7 @@ class Inspector:
         return TensorRow(
             name=name or operand.name,
             role=operand.role,
-            operation=operator.name,
+            operation=_called(operator),
             shape=tuple(operand.tensor.shape),
             dtype=dtype_name(operand.tensor),
             device=str(operand.tensor.device),
@@ -150,7 +150,7 @@ class Inspector:
         operand, statistics, offenders = item.operand, item.statistics, item.offenders
         substitute = self._is_substitute(operand.tensor)
         return Finding(
-            operation=operator.name,
+            operation=_called(operator),
             aten=operator.aten,
             operand=operand.name,
             expression=location.expression_of(operand.tensor, operand.name),
@@ -175,6 +175,11 @@ class Inspector:
             requirement=operand.requirement,
             hint=hint_for(operator, operand, statistics, offenders),
         )
+
+
+def _called(operator: Operator) -> str:
+    """Return the user's name for the running operation."""
+    return operator.also if operator.also and is_running(operator.also) else operator.name
 
 
 def dtype_name(tensor: Tensor) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy.checks.expression import find_expression
-from cudassert_ipy.checks.frames import Span, span_of, user_frames
+from cudassert_ipy.checks.frames import Span, is_user_file, span_of, user_frames
 from cudassert_ipy.model import Frame
 
 if TYPE_CHECKING:
@@ -68,6 +68,17 @@ def call_site(start: FrameType | None = None) -> tuple[CodeType, int] | None:
     """Return a cheap key of where the user's code is now: code object and instruction."""
     frame = next(user_frames(start or sys._getframe(1)), None)
     return None if frame is None else (frame.f_code, frame.f_lasti)
+
+
+def is_running(function: str) -> bool:
+    """Whether ``torch.<module>.<name>``, a Python function of torch, is between user and kernel."""
+    module, _, name = function.rpartition(".")
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        if frame.f_code.co_name == name and frame.f_globals.get("__name__") == module:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class _Same:

@@ -51,6 +51,8 @@ class Operator:
     """The row of the assertion catalogue whose text its kernel prints."""
     family: str
     """Which hints apply: ``embedding``, ``index``, ``target`` or ``gather``."""
+    also: str = ""
+    """Another function of the user's that reaches it."""
     names: tuple[str, ...] = ()
     defaults: Mapping[str, Any] | None = None
 
@@ -80,6 +82,7 @@ def table() -> dict[Any, Operator]:
                 operands=entry.operands,
                 assertion_key=entry.assertion_key,
                 family=entry.family,
+                also=entry.also,
                 names=tuple(item.name for item in arguments),
                 defaults={i.name: i.default_value for i in arguments if i.has_default_value()},
             )
@@ -150,6 +153,7 @@ class _Entry:
     atens: tuple[str, ...]
     operands: Callable[[Arguments], Iterable[Operand]]
     assertion_key: Callable[[Arguments], str]
+    also: str = ""
 
 
 _ENTRIES = (
@@ -185,6 +189,7 @@ _ENTRIES = (
         ("aten::nll_loss_forward.default",),
         _target,
         _target_key,
+        "torch.nn.functional.nll_loss",
     ),
     _Entry(
         "torch.nn.functional.cross_entropy",
@@ -192,6 +197,7 @@ _ENTRIES = (
         ("aten::nll_loss2d_forward.default",),
         _target,
         _target_2d_key,
+        "torch.nn.functional.nll_loss",
     ),
     _Entry(
         "torch.index_select",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from cudassert_ipy.checks.frames import is_user_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import TracebackType
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 
@@ -25,10 +25,10 @@ def trim_traceback(error: BaseException) -> None:
     if not users:
         return
     kept = [entry for entry in entries[: users[-1] + 1] if not _is_machinery(_filename(entry))]
-    rebuilt: TracebackType | None = None
-    for entry in reversed(kept):
-        rebuilt = TracebackType(rebuilt, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    error.__traceback__ = rebuilt
+    # In place: IPython and others hold the traceback beside the exception.
+    for entry, following in zip(kept, [*kept[1:], None], strict=True):
+        entry.tb_next = following
+    error.__traceback__ = kept[0]
 
 
 def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:

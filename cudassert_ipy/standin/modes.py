@@ -157,6 +157,8 @@ class StandinFunctionMode(TorchFunctionMode):
             return self._construct(func, args, kwargs, device)
         if device is not None or func is torch.Tensor.new_tensor:
             return self._construct(func, args, kwargs, device)
+        if func is torch.device and len(args) == 1 and type(args[0]) is int:
+            return torch.device("cuda", args[0])
         thread = context.thread
         before = (thread.call, thread.inside)
         thread.call, thread.inside = args, True

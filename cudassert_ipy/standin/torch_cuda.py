@@ -6,15 +6,18 @@ its own: torch._dynamo refuses one object under two names, and plain ``Adam.step
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from cudassert_ipy import messages
-from cudassert_ipy.standin.context import index_of_any
 from cudassert_ipy.standin.streams import generator_class, stream_classes
-from cudassert_ipy.standin.tags import tag_of_storage, tag_storage
+from cudassert_ipy.standin.torch_around import (
+    install_autograd,
+    install_serialization,
+    install_surroundings,
+    install_threads,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +26,6 @@ if TYPE_CHECKING:
     from cudassert_ipy.standin.patches import Patches
 
 CAPABILITY = (9, 0)
-_SERIALIZATION_PRIORITY = 5
-"""Before torch's own handlers for ``cuda`` (20), after none."""
 
 
 def install_torch_cuda(
@@ -39,10 +40,10 @@ def install_torch_cuda(
             patches.replace(torch.accelerator, name, value)
     _install_memory(context, patches)
     _install_random(context, patches)
-    _install_surroundings(context, patches, function_mode)
-    _install_autograd(context, patches, function_mode)
-    _install_threads(patches, enter_modes)
-    _install_serialization(context, patches)
+    install_surroundings(context, patches, function_mode)
+    install_autograd(context, patches, function_mode)
+    install_threads(patches, enter_modes)
+    install_serialization(context, patches)
 
 
 def _cuda(context: Context) -> dict[str, Any]:
@@ -127,6 +128,9 @@ def _install_streams(context: Context, patches: Patches) -> None:
     }
     for name, value in names.items():
         patches.replace(torch.cuda, name, value)
+    # nn.DataParallel makes and keeps its own streams.
+    data_parallel = torch.nn.parallel._functions
+    patches.replace(data_parallel, "_get_stream", _own(stream_kind))
     for name in ("Stream", "Event"):
         patches.replace(torch.cuda.streams, name, names[name])
     if hasattr(torch, "accelerator"):
@@ -144,7 +148,22 @@ def _accelerator(context: Context) -> dict[str, Any]:
     def set_device_index(device: Any) -> None:
         context.current_index = context.index_of(device) or 0
 
+    class device_index:  # noqa: N801
+        """Context manager that changes the current device; None changes nothing."""
+
+        def __init__(self, device: int | None) -> None:
+            self.idx = device
+
+        def __enter__(self) -> None:
+            self.prev_idx = context.current_index
+            if self.idx is not None:
+                context.current_index = self.idx
+
+        def __exit__(self, *exception: object) -> None:
+            context.current_index = self.prev_idx
+
     return {
+        "device_index": device_index,
         "is_available": lambda: True,
         "device_count": lambda: context.policy.device_count,
         "current_accelerator": lambda check_available=False: torch.device("cuda"),  # noqa: ARG005
@@ -237,109 +256,6 @@ def _install_random(context: Context, patches: Patches) -> None:
         patches.replace(torch.cuda, name, value)
         patches.replace(torch.cuda.random, name, value)
     patches.set(torch, "Generator", generator_class(context))
-
-
-def _install_surroundings(context: Context, patches: Patches, function_mode: Any) -> None:
-    """Autocast, cuDNN and the grouping of tensors by device in optimizers."""
-    original_init = torch.amp.autocast_mode.autocast.__init__
-
-    def autocast_init(
-        self: Any, device_type: Any, dtype: Any = None, *args: Any, **kwargs: Any
-    ) -> None:
-        if device_type == "cuda" and context.active:
-            device_type = "cpu"
-            dtype = torch.float16 if dtype is None else dtype
-        original_init(self, device_type, dtype, *args, **kwargs)
-
-    patches.set(torch.amp.autocast_mode.autocast, "__init__", autocast_init)
-    patches.replace(torch.backends.cudnn, "is_acceptable", lambda tensor: False)  # noqa: ARG005
-    patches.replace(torch.backends.cuda, "is_built", lambda: True)
-    original_has = torch.overrides.has_torch_function
-
-    def has_torch_function(arguments: Any) -> bool:
-        # The fast paths of nn.TransformerEncoderLayer and nn.MultiheadAttention ask this. Our mode
-        # is no reason to leave them: results would differ from the CPU's in the last bits.
-        modes = torch.overrides._get_current_function_mode_stack()
-        if any(not isinstance(mode, function_mode) for mode in modes):
-            return bool(original_has(arguments))
-        kinds = {type(item) for item in arguments if item is not None}
-        plain = (torch.Tensor, torch.nn.Parameter)
-        return any(k not in plain and hasattr(k, "__torch_function__") for k in kinds)
-
-    patches.replace(torch.overrides, "has_torch_function", has_torch_function)
-    original_group = torch._C._group_tensors_by_device_and_dtype
-
-    def group(tensor_lists: Any, with_indices: bool = False) -> Any:
-        groups = original_group(tensor_lists, with_indices)
-        if not context.active:
-            return groups
-        named = {}
-        for (device, dtype), content in groups.items():
-            index = index_of_any(tuple(content[0]))
-            key = device if index is None else torch.device("cuda", index)
-            named[key, dtype] = content
-        return named
-
-    patches.replace(torch._C, "_group_tensors_by_device_and_dtype", group)
-
-
-def _install_autograd(context: Context, patches: Patches, function_mode: Any) -> None:
-    """``backward`` runs hooks and custom functions of the user: they need the function mode."""
-    original = torch.autograd.graph._engine_run_backward
-
-    def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        thread = context.thread
-        before = (thread.call, thread.inside)
-        thread.call, thread.inside = tuple(outputs), False
-        try:
-            with function_mode(context):
-                return original(outputs, *args, **kwargs)
-        finally:
-            thread.call, thread.inside = before
-
-    patches.replace(torch.autograd.graph, "_engine_run_backward", run)
-    patches.replace(torch.autograd, "_engine_run_backward", run)
-
-
-def _install_threads(patches: Patches, enter_modes: Callable[[], Any]) -> None:
-    """Modes belong to one thread: threads that start from now on enter them as well."""
-    original = threading.Thread.run
-
-    def run(self: threading.Thread) -> None:
-        with enter_modes():
-            original(self)
-
-    patches.set(threading.Thread, "run", run)
-
-
-def _install_serialization(context: Context, patches: Patches) -> None:
-    """``torch.save`` notes the device, ``torch.load`` and ``map_location`` go by it."""
-    from torch import serialization
-
-    def tagger(storage: Any) -> str | None:
-        found = tag_of_storage(storage)
-        if found is None or found.device_index is None:
-            return None
-        context.policy.synchronize()
-        return f"cuda:{found.device_index}"
-
-    def load(storage: Any, location: str) -> Any:
-        if not location.startswith("cuda"):
-            return None
-        index = context.index_of(location)
-        context.use()
-        plain = getattr(storage, "_untyped_storage", storage)
-        tag_storage(plain, None)
-        context.place(_alias(plain), index, substitute=False)
-        return storage
-
-    entry = (_SERIALIZATION_PRIORITY, tagger, load)
-    registry = [entry, *serialization._package_registry]
-    patches.set(serialization, "_package_registry", registry)
-
-
-def _alias(storage: Any) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 
 def _total(context: Context) -> int:

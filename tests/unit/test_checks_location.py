@@ -162,6 +162,20 @@ def test_frames_go_from_the_cell_inwards():
     assert finding.expression == "x"
 
 
+def test_in_a_shell_frames_start_at_the_cell():
+    """What started the shell is not listed, here: this test."""
+    source = "emb(ids)\n"
+    linecache.cache[CELL] = (len(source), None, [source], CELL)
+    cell = compile(source, CELL, "exec")
+    shell = compile("run()", "/anywhere/IPython/core/interactiveshell.py", "exec")
+    names = {"emb": emb(), "ids": BAD}
+    with guard(), pytest.raises(OperandError) as caught:
+        exec(shell, {"run": lambda: exec(cell, names)})
+    started, cell_frame = caught.value.finding.frames
+    assert started.function.endswith("<lambda>")
+    assert (cell_frame.function, cell_frame.source) == ("<module>", "emb(ids)")
+
+
 def test_a_call_over_several_lines_is_marked_to_the_end_of_its_first():
     """The mark never leaves the line that is shown."""
     finding = finding_of("y = emb(\n    ids,\n)\n", emb=emb(), ids=BAD)

@@ -103,6 +103,19 @@ def test_ignore_index_is_respected():
     assert "ignore_index is -100" in caught.value.finding.hint
 
 
+def test_the_loss_is_called_by_the_users_name():
+    """Both losses run one kernel; the finding names the one that was called."""
+    scores, labels = torch.zeros(2, 3), torch.tensor([0, 3])
+    for call in (F.cross_entropy, F.nll_loss):
+        with cudassert_ipy.guard(), pytest.raises(OperandError) as caught:
+            call(scores, labels)
+        assert caught.value.finding.operation == f"torch.nn.functional.{call.__name__}"
+    with cudassert_ipy.guard(), pytest.raises(OperandError) as caught:
+        nn.NLLLoss()(scores, labels)
+    assert caught.value.finding.operation == "torch.nn.functional.nll_loss"
+    assert caught.value.finding.expression == "labels"
+
+
 def test_labels_from_one_are_recognized():
     """Labels 1..C get the hint to subtract 1."""
     with cudassert_ipy.guard(), pytest.raises(OperandError) as caught:

@@ -111,7 +111,15 @@ def test_moving():
         assert same is y
     assert x.cpu() is x
     assert x.to("cpu") is x
-    for moved in (x.to(0), x.cuda(0), x.to(device="cuda"), x.to(y), x.cuda(non_blocking=True)):
+    assert torch.device(0) == CUDA
+    for moved in (
+        x.to(0),
+        x.to(torch.device(0)),
+        x.cuda(0),
+        x.to(device="cuda"),
+        x.to(y),
+        x.cuda(non_blocking=True),
+    ):
         assert moved.is_cuda
     assert x.to(y).dtype == torch.float16
     copied = y.to("cuda", copy=True)
@@ -381,6 +389,13 @@ def test_compiled_functions():
     """torch.compile runs eagerly on the stand-in."""
     double = torch.compile(lambda x: x * 2 + 1, backend="eager")
     assert double(torch.ones(2).cuda()).tolist() == [3.0, 3.0]
+
+
+def test_data_parallel():
+    """nn.DataParallel on the one device moves CPU batches to it."""
+    model = nn.DataParallel(nn.Linear(2, 2).cuda())
+    assert model(torch.ones(1, 2)).is_cuda
+    assert model(torch.ones(1, 2).cuda()).is_cuda
 
 
 def test_packed_sequences():

@@ -22,6 +22,7 @@ OWNERS = [
     torch.accelerator,
     torch.autograd,
     torch.autograd.graph,
+    torch.nn.parallel._functions,
     torch.amp.autocast_mode.autocast,
     torch.backends.cuda,
     torch.backends.cudnn,
