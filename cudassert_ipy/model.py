@@ -79,7 +79,11 @@ def _from_json(hint: Any, value: Any, path: str) -> Any:
             return tuple(_from_json(item_hint, item, f"{path}[]") for item in value)
     elif origin is dict:
         if isinstance(value, dict) and len(value) <= _ITEMS_LIMIT:
-            return {str(key)[:_TEXT_LIMIT]: item for key, item in value.items()}
+            item_hint = get_args(hint)[1]
+            return {
+                str(key)[:_TEXT_LIMIT]: _from_json(item_hint, item, f"{path}.*")
+                for key, item in value.items()
+            }
     elif hint is float:
         if isinstance(value, str) and value in _NON_FINITE:
             return _NON_FINITE[value]
@@ -168,7 +172,7 @@ class Assertion(Record):
     operand: str = ""
     requirement: str = ""
     """What must hold, in words."""
-    values: dict[str, Any] | None = None
+    values: dict[str, int | float | str] | None = None
     """Numbers that a verbose assertion printed."""
     known: bool = False
     """Whether the catalogue has a row for it."""

@@ -67,7 +67,7 @@ class _Group:
     # A verbose build prints a line on stdout and the usual one on stderr: both tell of one thread.
     plain_count: int = 0
     verbose_count: int = 0
-    values: dict[str, int | float] = field(default_factory=dict)
+    values: dict[str, int | float | str] = field(default_factory=dict)
 
     def assertion(self) -> Assertion:
         row = catalog().find(self.expression, self.file, self.function)
@@ -215,9 +215,9 @@ def _rank(head: str, rank: int | None) -> int | None:
     return rank
 
 
-def _numbers(message: str) -> dict[str, int | float]:
+def _numbers(message: str) -> dict[str, int | float | str]:
     """Return the named numbers that a verbose assertion's message holds."""
-    numbers: dict[str, int | float] = {}
+    numbers: dict[str, int | float | str] = {}
     for match in _NAMED_NUMBER.finditer(message):
         name, number = (match[1], match[2]) if match[1] else (match[3], match[4])
         numbers[name] = float(number) if "." in number else int(number)
