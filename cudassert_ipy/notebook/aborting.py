@@ -1,7 +1,7 @@
 """Answer ``aborted`` to requests that a kernel received but has not begun.
 
 They would be lost with the process, and their cells would stay busy for ever. Private interfaces of
-ipykernel 7 (seen in 7.4); with ipykernel 6, whose queue is another, nothing is found here.
+ipykernel, seen in 7.4 and, quite different, in 6.29; where they are missing nothing is found.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ def abort_received(kernel: Any) -> None:
     Not only execute requests: a client that asked for anything else waits for its reply as well.
     """
     channel: Any = getattr(kernel, "shell_channel_thread", None)
-    pair = getattr(getattr(channel, "manager", None), "_shell_channel_to_main", None)
-    if pair is None:
-        return
-    _pass_through(channel)
-    reply_to = channel.manager.get_subshell_to_shell_channel_socket(None)
-    for frames in [*_waiting_in_tasks(), *_waiting_in_socket(pair.to_socket)]:
+    if channel is not None:  # ipykernel 7
+        _pass_through(channel)
+        reply_to = channel.manager.get_subshell_to_shell_channel_socket(None)
+        pair = channel.manager._shell_channel_to_main
+        waiting = [*_waiting_in_tasks(), *_waiting_in_socket(pair.to_socket)]
+    else:
+        reply_to = kernel.shell_stream
+        waiting = _waiting_in_queue(kernel)
+    for frames in waiting:
         if len(frames) == 1:  # the kernel's own "stop aborting"
             continue
         try:
@@ -39,12 +42,31 @@ def abort_received(kernel: Any) -> None:
         kernel._publish_status("busy", "shell", parent=message)
         kernel._send_abort_reply(reply_to, message, idents)
         kernel._publish_status("idle", "shell", parent=message)
-    _pass_through(channel)
+    if channel is not None:
+        _pass_through(channel)
+    else:
+        reply_to.flush()
 
 
 def _waiting_in_socket(socket: Any) -> Iterator[Any]:
     while socket.poll(0):
         yield socket.recv_multipart(copy=False)
+
+
+def _waiting_in_queue(kernel: Any) -> list[Any]:
+    """Take the requests out of ipykernel 6's queue, which also holds its own callbacks."""
+    kernel.shell_stream.flush()  # what lies in the socket goes to the queue
+    requests, others = [], []
+    while not kernel.msg_queue.empty():
+        entry = kernel.msg_queue.get_nowait()
+        _, handler, arguments = entry
+        if handler == kernel.dispatch_shell:
+            requests.append(arguments[0])
+        else:
+            others.append(entry)
+    for entry in others:
+        kernel.msg_queue.put_nowait(entry)
+    return requests
 
 
 def _waiting_in_tasks() -> list[Any]:

@@ -215,11 +215,11 @@ def test_awaiting_and_magic_cells_run_again(kernel):
 
 
 @pytest.mark.parametrize("form", ["button", "magic"])
-@pytest.mark.parametrize("gap", [0.0, 0.3])
+@pytest.mark.parametrize("gap", [0.0, 0.2])
 def test_queued_cells_are_aborted(kernel, form, gap):
     """Cells behind the restart are answered 'aborted', read already or not; none stays busy."""
-    for round_ in range(4):
-        first = kernel.send(f"import time; time.sleep(0.7); probe.{form}()")
+    for round_ in range(3):
+        first = kernel.send(f"import time; time.sleep(0.5); probe.{form}()")
         time.sleep(gap)
         queued = [kernel.send(f"q = {number}") for number in range(round_ + 1)]
         replies = kernel.collect(first, *queued)
