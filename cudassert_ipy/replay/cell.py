@@ -96,6 +96,10 @@ class CellReplay:
             except BaseException as error:
                 failure = error
         seconds = time.monotonic() - started
+        if self._finding is None and collector.findings:
+            # A check above the dispatcher (take_along_dim, one_hot) does not come by `launch`.
+            self._finding = collector.findings[0]
+            self._send(Found(finding=self._finding))
         for row in collector.rows:
             self._send(Row(row=row))
         outcome, notes = self._judge(failure, collector)

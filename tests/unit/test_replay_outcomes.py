@@ -285,8 +285,8 @@ def test_modes_of_the_user_stay_and_ours_go(notebook):
 
     notebook.names["Counting"] = Counting
     with Counting():
-        before = Counting.calls
-        result = notebook.replay(f"torch.ones(2) + 1; print(Counting.calls > {before})")
+        cell = "before = Counting.calls; torch.ones(2) + 1; print(Counting.calls > before)"
+        result = notebook.replay(cell)
     assert result.output == "True\n"
     assert result.replay.outcome == "clean"
 
