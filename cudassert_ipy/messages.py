@@ -626,6 +626,10 @@ REPLAY_WORKER_ITERATOR = (
     "The cell goes on with a DataLoader iterator from before, whose worker processes belong to the kernel; a replay "
     "may not take batches from them. Make the iterator in the same cell, or use num_workers=0."
 )
+REPLAY_OLD_GRAPH = (
+    "The cell runs backward through a graph of an earlier cell, whose saved values are on the GPU; the replay stopped "
+    "there. Compute the loss and call backward in the same cell to have both checked."
+)
 REPLAY_NO_BACKWARD = (
     "PyTorch refuses backward in a forked process once a GPU was there, so the replay stopped at the backward pass; "
     "everything before it was checked."
