@@ -38,6 +38,12 @@ def cuda_in_use() -> bool:
         return False  # a half-installed torch: it has no context
 
 
+def could_use_cuda() -> bool:
+    """Whether torch is imported and could use a device, real or simulated."""
+    torch = loaded_torch()
+    return torch is not None and bool(simulated() or torch.version.cuda or torch.version.hip)
+
+
 def device_present() -> bool:
     """Whether a CUDA device, real or simulated, can be used. Imports torch."""
     import torch

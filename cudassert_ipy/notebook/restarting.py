@@ -49,7 +49,7 @@ class Restarting:
         return plan(
             [PastCell(cell=_recorded(c), succeeded=c.succeeded) for c in session.recorder.cells],
             losses(namespace, hidden),
-            [child.name for child in children()],
+            [child.name for child in children() if child.pid not in session.own_processes()],
             failed_count=failed.execution_count if failed is not None else None,
         )
 
@@ -146,7 +146,7 @@ class Restarting:
         captures = self._session.captures
         if not captures.active:
             return None
-        captures.stop()
+        captures.close()
         return captures.start
 
     # --- where it cannot be -----------------------------------------------------------------------

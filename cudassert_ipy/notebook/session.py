@@ -15,6 +15,7 @@ from cudassert_ipy.notebook.hooks import Hooks
 from cudassert_ipy.notebook.recorder import CellRecord, Recorder
 from cudassert_ipy.notebook.settings import CudaDebug
 from cudassert_ipy.notebook.stderr import Captures, remove_stale_files
+from cudassert_ipy.notebook.terminal_stderr import TerminalCapture
 from cudassert_ipy.restart.start import Start
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Session:
         self.hooks = Hooks(shell)
         self.recorder = Recorder()
         self.front_end = front_end(shell)
-        self.captures = Captures((2, 1) if self.in_kernel else (2,))
+        self.captures = Captures((2, 1)) if self.in_kernel else TerminalCapture()
         self.dead = False
         self.dead_since: int | None = None
         self.diagnosis: Diagnosis | None = None
@@ -117,10 +118,10 @@ class Session:
         hooks.transformer(blank_magic_line, "%cuda_debug off")
         shell.configurables.append(self.settings)
         hooks.other("settings", "%unload_ext cudassert_ipy", self._remove_settings)
-        if self.settings.capture and self.in_kernel:
-            self._start_capture()
+        if isinstance(self.captures, TerminalCapture):
+            self._pause_capture_for_shell_commands(self.captures)
         elif self.settings.capture:
-            self._pause_capture_for_shell_commands()
+            self._start_capture()
         self._add_history()
 
     def remove(self) -> None:
@@ -134,7 +135,7 @@ class Session:
         if "display" in self._parts:
             self.display.close()
         self.hooks.remove_all()
-        self.captures.stop()
+        self.captures.close()
         simulator = sys.modules.get("cudassert_ipy.standin.simulator")
         if simulator is not None and simulator.is_on():
             simulator.off()
@@ -154,13 +155,13 @@ class Session:
             "file descriptors 2 and 1", "%config CudaDebug.capture = False", self.captures.stop
         )
 
-    def _pause_capture_for_shell_commands(self) -> None:
-        """In a terminal, `!command` gets the user's own descriptor 2, which is a tty."""
+    def _pause_capture_for_shell_commands(self, terminal: TerminalCapture) -> None:
+        """In a terminal, `!command` gets the user's own descriptor 2."""
         shell = self.shell
         previous, was_on_instance = shell.system, "system" in vars(shell)
 
         def system(command: str) -> Any:
-            with self.captures.paused():
+            with terminal.paused():
                 return previous(command)
 
         def remove() -> None:
@@ -202,7 +203,7 @@ class Session:
         if not self.recorder.begin(info, self.cell_number()):
             return
         self._pending = None
-        if self.settings.capture and not self.in_kernel and device.cuda_in_use():
+        if self.settings.capture and not self.in_kernel and device.could_use_cuda():
             self.captures.start()
         if self.captures.active:
             self.captures.begin_cell()
@@ -350,6 +351,10 @@ class Session:
         self.dead_since = since or (record.execution_count if record is not None else None)
         device.keep_alive()
         self._repr.install(self.dead_since)
+
+    def own_processes(self) -> set[int]:
+        """Return the ids of child processes that are ours, not the user's."""
+        return {pid for pid in (getattr(self.captures, "pid", None),) if pid is not None}
 
     def forget_death(self) -> None:
         """Start anew: the dead device is gone (the simulator was turned off)."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from cudassert_ipy import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 TAIL_INTERVAL = 0.05
 """Seconds between two looks of the tail thread."""
@@ -94,7 +94,7 @@ class FloodFilter:
         self._key, self._seen = None, 0
 
 
-def _open_file(fd: int) -> tuple[int, Path | None]:
+def open_file(fd: int) -> tuple[int, Path | None]:
     """Open the file that takes the place of descriptor ``fd``; return it and its path, if named."""
     directory = tempfile.gettempdir()
     usage = os.statvfs(directory)
@@ -184,7 +184,7 @@ class FdCapture:
         """Point the descriptor at a new file and start forwarding. Raises ``OSError``."""
         if self.active:
             return
-        self._file, self.path = _open_file(self.fd)
+        self._file, self.path = open_file(self.fd)
         self._previous = os.dup(self.fd)
         os.dup2(self._file, self.fd)
         self._offset = self._mark = 0
@@ -211,20 +211,6 @@ class FdCapture:
         if self.path is not None:
             self.path.unlink(missing_ok=True)
             self.path = None
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Within, the descriptor points where it did before (for child programs in a terminal)."""
-        if not self.active:
-            yield
-            return
-        self.pump(final=True)
-        os.dup2(self._previous, self.fd)
-        try:
-            yield
-        finally:
-            if self.active:
-                os.dup2(self._file, self.fd)
 
     def begin_cell(self) -> None:
         """Start counting a cell's text here; empty the file when it has grown."""
@@ -283,7 +269,7 @@ class FdCapture:
 
 
 class Captures:
-    """The captures of one kernel: fd 2 and, under ipykernel, fd 1."""
+    """The captures of one kernel: fd 2 and fd 1 (verbose builds of torch print there)."""
 
     def __init__(self, fds: tuple[int, ...]) -> None:
         self._captures = tuple(FdCapture(fd) for fd in fds)
@@ -307,6 +293,10 @@ class Captures:
         for capture in self._captures:
             capture.stop()
 
+    def close(self) -> None:
+        """Give all descriptors back for good."""
+        self.stop()
+
     def begin_cell(self) -> None:
         """Start counting a cell's text here."""
         for capture in self._captures:
@@ -322,14 +312,6 @@ class Captures:
             capture.pump(final=True, directly=True)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Within, the descriptors are the user's own."""
-        with contextlib.ExitStack() as stack:
-            for capture in self._captures:
-                stack.enter_context(capture.paused())
-            yield
 
     def paths(self) -> list[str]:
         """Return the named files, for `%cuda_debug status`."""

@@ -115,7 +115,10 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(values))
     environment = {
-        key: value for key, value in os.environ.items() if not key.startswith(("JUPYTER", "CUDA"))
+        key: value
+        for key, value in os.environ.items()
+        # ipykernel leaves fd 1 and 2 alone where it sees pytest; users' kernels do not.
+        if not key.startswith(("JUPYTER", "CUDA", "PYTEST"))
     }
     for variable, directory in (
         ("JUPYTER_CONFIG_DIR", "config"),
