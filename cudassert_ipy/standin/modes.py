@@ -62,7 +62,7 @@ class StandinDispatchMode(TorchDispatchMode):
             if index is None:
                 return self._on_host(func, traits, args, kwargs, substitute=substitute)
         elif on_host:
-            _check_mixture(func, traits, args, kwargs, index)
+            _check_mixture(func, traits, args, kwargs, index, context.thread.call)
             if traits.written and not is_on_device(args[traits.written[0]]):
                 return self._into_host(func, traits, args, kwargs, substitute=substitute)
         return self._on_device(func, traits, args, kwargs, index, substitute=substitute)
@@ -117,17 +117,15 @@ class StandinDispatchMode(TorchDispatchMode):
         self, out: Any, traits: Traits, args: Any, index: int | None, *, substitute: bool
     ) -> None:
         """Tag results; the substitute mark of a storage goes only when all of it is overwritten."""
-        if isinstance(out, torch.Tensor):
-            results = (out,)
-        elif type(out) in (list, tuple):
-            results = out
+        if out is None:
+            # Operations on lists, as optimizers use them, return nothing and write to arguments.
+            results = [*tensors_in(*(args[n] for n in traits.written if n < len(args)))]
         else:
-            return
+            results = list(out) if type(out) in (list, tuple) else [out]
         for position, result in enumerate(results):
             if not isinstance(result, torch.Tensor) or position == traits.host_result:
                 continue
-            old = tag_of(result)
-            mark = substitute or (old is not None and old.substitute)
+            mark = substitute
             if traits.overwrites and mark and _covers_storage(result):
                 value = args[1] if len(args) > 1 else None
                 source = tag_of(value) if isinstance(value, torch.Tensor) else None
@@ -161,7 +159,8 @@ class StandinFunctionMode(TorchFunctionMode):
             return torch.device("cuda", args[0])
         thread = context.thread
         before = (thread.call, thread.inside)
-        thread.call, thread.inside = args, True
+        thread.call = (*args, *kwargs.values()) if kwargs else args
+        thread.inside = True
         try:
             out = func(*args, **kwargs)
             if func is torch._C._VariableFunctions._pad_packed_sequence:
@@ -236,16 +235,21 @@ def _random() -> frozenset[Any]:
     return frozenset((torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal))
 
 
-def _check_mixture(func: Any, traits: Traits, args: Any, kwargs: Any, index: int) -> None:
+def _check_mixture(
+    func: Any, traits: Traits, args: Any, kwargs: Any, index: int, call: tuple[Any, ...]
+) -> None:
     """Raise torch's error for CPU operands (of more than 0 dimensions) beside device operands."""
     if not traits.mixes_devices:
+        given = {_address(tensor) for tensor in tensors_in(*call)}
         names = [item.name for item in func._schema.arguments]
-        named = [*zip(names, args, strict=False), *kwargs.items()]
-        wrong = next(
-            (n for n, v in named if any(not is_on_device(t) and t.dim() for t in tensors_in(v))),
-            "tensor",
-        )
-        raise different_devices(func, wrong, index)
+        for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
+            for tensor in tensors_in(value):
+                if is_on_device(tensor) or not tensor.dim():
+                    continue
+                if _address(tensor) in given:
+                    raise different_devices(func, name, index)
+        # None of them is the user's: they were made inside the running function, for its device.
+        return
     if traits.operator is not None and traits.operator.family == "index":
         if not is_on_device(args[0]):
             msg = (
@@ -254,6 +258,11 @@ def _check_mixture(func: Any, traits: Traits, args: Any, kwargs: Any, index: int
             raise RuntimeError(msg)
         if len(args) > 2 and not is_on_device(args[2]) and args[2].dim():
             raise different_devices(func, "values", index)
+
+
+def _address(tensor: Tensor) -> int | None:
+    storage = storage_of(tensor)
+    return None if storage is None else storage._cdata
 
 
 def _has_mask(traits: Traits, args: tuple[Any, ...]) -> bool:

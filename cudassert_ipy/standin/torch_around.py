@@ -63,6 +63,16 @@ def install_surroundings(context: Context, patches: Patches, function_mode: Any)
 
     patches.replace(torch._C, "_group_tensors_by_device_and_dtype", group)
 
+    original_parse = torch._C._nn._parse_to
+
+    def parse_to(*args: Any, **kwargs: Any) -> Any:
+        """Understand ``Module.to(tensor)``."""
+        device, *rest = original_parse(*args, **kwargs)
+        index = index_of_any((*args, *kwargs.values()))
+        return (device if index is None else torch.device("cuda", index), *rest)
+
+    patches.replace(torch._C._nn, "_parse_to", parse_to)
+
     def scatter(tensor: Any, devices: Any, chunk_sizes: Any, dim: int, _streams: Any) -> list[Any]:
         """Deal a batch out to devices, for nn.DataParallel."""
         parts = tensor.split(chunk_sizes, dim) if chunk_sizes else tensor.chunk(len(devices), dim)

@@ -398,6 +398,19 @@ def test_data_parallel():
     assert model(torch.ones(1, 2).cuda()).is_cuda
 
 
+def test_cpu_tensors_made_inside_an_operation():
+    """What torch itself makes on the way counts as the device's, in C++ and in TorchScript."""
+    scores = torch.randn(5, 2, 4).log_softmax(2).cuda()
+    lengths = torch.tensor([5, 5]), torch.tensor([3, 3])
+    assert nn.CTCLoss()(scores, torch.randint(1, 4, (2, 3)).cuda(), *lengths).is_cuda
+
+    @torch.jit.script
+    def add_ones(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.ones(2, device=x.device)
+
+    assert add_ones(torch.ones(2).cuda()).is_cuda
+
+
 def test_packed_sequences():
     """Lengths stay on the CPU, data is on the device."""
     lstm = nn.LSTM(4, 5, batch_first=True).cuda()

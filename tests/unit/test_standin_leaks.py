@@ -29,6 +29,7 @@ OWNERS = [
     torch.overrides,
     torch.serialization,
     torch._C,
+    torch._C._nn,
     threading.Thread,
 ]
 

@@ -108,6 +108,17 @@ def test_substitutes_spread(collector, case):
     assert is_substitute(SPREADS[case](lost(4)))
 
 
+def test_optimizers_spread_them(collector):
+    """A step with gradients of substitutes makes the parameters substitutes."""
+    for optimizer in (torch.optim.Adam, torch.optim.SGD):
+        for options in ({}, {"foreach": False}, {"fused": True}):
+            weight = torch.ones(3, device="cuda", requires_grad=True)
+            (weight * lost(3, dtype=torch.float32)).sum().backward()
+            assert not is_substitute(weight)
+            optimizer([weight], lr=0.1, **options).step()
+            assert is_substitute(weight), (optimizer, options)
+
+
 def test_a_view_changed_in_place_marks_its_base(collector):
     """The mark belongs to the storage: aliases share it."""
     base = torch.zeros(4, dtype=torch.int64).cuda()

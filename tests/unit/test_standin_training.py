@@ -124,3 +124,6 @@ def test_modules_keep_their_parameters():
         assert weight.is_cuda
         model.cpu()
         assert not weight.is_cuda
+        model.to(torch.zeros(1).cuda())
+        assert model.weight is weight
+        assert weight.is_cuda
