@@ -308,8 +308,10 @@ class NotebookOpener:
         return notebook
 
     def close(self) -> None:
-        """End the kernels and close the pages."""
-        for page in self._pages:
+        """End the kernels and close the pages; how each looked last is kept for a failed test."""
+        SCREENSHOTS.mkdir(exist_ok=True)
+        for number, page in enumerate(self._pages):
+            page.screenshot(path=SCREENSHOTS / f"last_page_{number}.png")
             page.evaluate(
                 "() => window.jupyterapp?.serviceManager.sessions.shutdownAll().catch(() => null)"
             )
