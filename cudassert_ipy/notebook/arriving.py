@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from cudassert_ipy.notebook.recorder import CellRecord
 from cudassert_ipy.notebook.rerun import run_recorded_cell, run_recorded_cell_in_terminal
 from cudassert_ipy.restart.handoff import Handoff, HandoffError, RecordedCell, read
 from cudassert_ipy.restart.resume import resume
+from cudassert_ipy.restart.start import take_over
 
 if TYPE_CHECKING:
     from cudassert_ipy.notebook.session import Session
@@ -43,17 +43,19 @@ def arrive(session: Session, path: str) -> None:
 
 
 def arrive_by_hand(session: Session, handoff: Handoff) -> None:
-    """Go on in a kernel that the user restarted by hand, from within a running cell."""
+    """Go on in a kernel that the user restarted by hand, right after the cell that asks for it."""
+    handoff = resuming.here(session.shell, handoff)
+    take_over(handoff.cwd, handoff.sys_path)
     _restore(session, handoff)
-    _TerminalStage(session, handoff).work()
+    stage = _KernelStage(session, handoff)
+    resuming.resume_soon(session.shell, handoff, stage.work)
 
 
 def _restore(session: Session, handoff: Handoff) -> None:
-    """Take over what survives a restart: settings, ``sys.path``, the simulator, the diagnosis."""
+    """Take over what survives a restart: settings, the simulator, the diagnosis."""
     for name, value in handoff.extra.items():
         if name in session.settings.trait_names(config=True):
             setattr(session.settings, name, value)
-    sys.path += [entry for entry in handoff.sys_path if entry not in sys.path]
     if handoff.simulator:
         from cudassert_ipy.standin import simulator
 
@@ -78,12 +80,13 @@ class _Stage:
         self.handoff = handoff
         self.found: Diagnosis | None = None
         self.failure: Any = None
+        self._interrupted = False
 
     def cancelled(self) -> bool:
-        return False
+        return self._interrupted or bool(self.session.restarting.cancelled)
 
     def progress(self, label: str, done: int, total: int) -> None:
-        print(messages.RESUME_STEP.format(label=label, done=done, total=total))
+        print(messages.RESUME_STEP.format(label=label, done=done + 1, total=total), flush=True)
 
     async def run_cell(self, cell: RecordedCell) -> bool:
         self.session.muted = True
@@ -91,7 +94,8 @@ class _Stage:
             outcome = await self.run_quietly(cell)
         finally:
             self.session.muted = False
-        if not outcome.success:
+        self._interrupted = outcome.interrupted
+        if not outcome.success and not outcome.interrupted:
             self.failure = outcome
         return bool(outcome.success)
 
@@ -180,9 +184,6 @@ class _KernelStage(_Stage):
             display.panel = self._panel
         await resume(self.handoff, self)
 
-    def cancelled(self) -> bool:
-        return bool(self.session.restarting.cancelled)
-
     def progress(self, label: str, done: int, total: int) -> None:
         if self._panel is None:
             super().progress(label, done, total)
@@ -210,7 +211,7 @@ class _KernelStage(_Stage):
 
 
 class _TerminalStage(_Stage):
-    """Arrival where nothing else runs meanwhile: a terminal, or a cell of a kernel."""
+    """Arrival in terminal IPython: before its first prompt, one line of text per step."""
 
     def work(self) -> None:
         """Do it all, and return when it is done."""

@@ -7,6 +7,7 @@ lets the user's own error through.
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -68,7 +69,6 @@ class Hooks:
                 hook.calls += 1
                 hook.seconds += time.perf_counter() - started
 
-        call.__cudassert__ = True  # type: ignore[attr-defined]
         return call
 
     def event(self, name: str, body: Callable[[Any], None], switch: str) -> None:
@@ -88,38 +88,62 @@ class Hooks:
         transforms.insert(0, callback)
         self._hooks.append(hook)
 
-    def traceback(self, body: Callable[[Any, Any, list[str]], list[str]], switch: str) -> None:
-        """Add to tracebacks just before they are shown.
+    def traceback(
+        self,
+        prepare: Callable[[BaseException | None], None],
+        edit: Callable[[Any, Any, list[str]], list[str]],
+        switch: str,
+    ) -> None:
+        """Change exceptions before IPython formats them, and the text before it is shown.
 
         ``_showtraceback`` is private, but the only place that sees syntax errors, callbacks and
-        ``@interact`` as well (seen in IPython 7.34 to 9.18, ipykernel 6.17 to 7.4). It is wrapped
-        on the instance, and whoever wrapped it before is called.
+        ``@interact`` as well (seen in IPython 7.34 to 9.18, ipykernel 6.17 to 7.4).
+        """
+
+        def around_format(showtraceback: Any) -> Any:
+            def show(exc_tuple: Any = None, *args: Any, **options: Any) -> Any:
+                guarded(exc_tuple[1] if exc_tuple else sys.exc_info()[1])
+                return showtraceback(exc_tuple, *args, **options)
+
+            return show
+
+        def around_show(show_text: Any) -> Any:
+            def show(etype: Any, evalue: Any, stb: list[str]) -> Any:
+                return show_text(etype, evalue, guarded_edit(etype, evalue, stb))
+
+            return show
+
+        before = self.wrap("showtraceback", around_format, switch)
+        after = self.wrap("_showtraceback", around_show, switch)
+        guarded = self.guarded(before, prepare)
+        guarded_edit = self.guarded(after, edit, fallback=lambda _etype, _evalue, stb: stb)
+
+    def wrap(self, name: str, around: Callable[[Any], Any], switch: str) -> Hook:
+        """Put ``around(previous)`` in the place of a method of the shell, on the instance.
+
+        Whoever wrapped the method before is called; whoever wraps it later keeps working when ours
+        is removed: from the middle it cannot be taken out, so it steps aside.
         """
         shell = self._shell
-        previous = shell._showtraceback
-        was_on_instance = "_showtraceback" in vars(shell)
+        previous = getattr(shell, name)
+        was_on_instance = name in vars(shell)
+        body = around(previous)
+        active = True
+
+        def wrapper(*args: Any, **options: Any) -> Any:
+            return (body if active else previous)(*args, **options)
 
         def remove() -> None:
-            if shell._showtraceback is wrapper:
+            nonlocal active
+            active = False
+            if getattr(shell, name) is wrapper:
                 if was_on_instance:
-                    shell._showtraceback = previous
+                    setattr(shell, name, previous)
                 else:
-                    del shell._showtraceback
-            else:
-                # Somebody wrapped ours: it cannot be taken out of the middle, so it steps aside.
-                wrapper.active = False  # type: ignore[attr-defined]
+                    delattr(shell, name)
 
-        hook = Hook("_showtraceback", switch, remove)
-        edit = self.guarded(hook, body, fallback=lambda _etype, _evalue, stb: stb)
-
-        def wrapper(etype: Any, evalue: Any, stb: list[str]) -> Any:
-            if wrapper.active:  # type: ignore[attr-defined]
-                stb = edit(etype, evalue, stb)
-            return previous(etype, evalue, stb)
-
-        wrapper.active = True  # type: ignore[attr-defined]
-        shell._showtraceback = wrapper
-        self._hooks.append(hook)
+        setattr(shell, name, wrapper)
+        return self.other(name, switch, remove)
 
     def other(self, name: str, switch: str, remove: Callable[[], None]) -> Hook:
         """Note something installed elsewhere, so that it is listed and removed with the rest."""

@@ -90,9 +90,9 @@ class CudaDebugMagics(Magics):
             simulator.on()
             print(messages.SIMULATOR_ON)
         else:
-            simulator.off()
-            if self._session.dead:
+            if self._session.dead and simulator.is_on():
                 self._session.forget_death()
+            simulator.off()
             print(messages.SIMULATOR_OFF)
 
     def _off(self, _options: Any) -> None:

@@ -53,7 +53,9 @@ class Session:
         self.debug: DebugCell | None = None
         self.guard_always = False
         self.muted = False
-        self.start = Start.capture()
+        # A cell before a late `%load_ext` may have changed the directory; `_dh` has the first one.
+        visited = shell.user_ns.get("_dh")
+        self.start = Start.capture(cwd=str(visited[0]) if visited else None)
         self._pending: Diagnosis | None = None
         self._repr = device.DeadTensorRepr()
         self._copies: Any = None
@@ -112,14 +114,14 @@ class Session:
     def install(self) -> None:
         """Install all hooks. Raises nothing that would keep the extension from loading."""
         shell, hooks = self.shell, self.hooks
-        hooks.traceback(self._on_traceback, "%cuda_debug off")
+        hooks.traceback(self._trim_traceback, self._on_traceback, "%cuda_debug off")
         hooks.event("pre_run_cell", self._before_cell, "%cuda_debug off")
         hooks.event("post_run_cell", self._after_cell, "%cuda_debug off")
         hooks.transformer(blank_magic_line, "%cuda_debug off")
         shell.configurables.append(self.settings)
         hooks.other("settings", "%unload_ext cudassert_ipy", self._remove_settings)
         if isinstance(self.captures, TerminalCapture):
-            self._pause_capture_for_shell_commands(self.captures)
+            self._pause_for_shell_commands(self.captures)
         elif self.settings.capture:
             self._start_capture()
         self._add_history()
@@ -155,24 +157,17 @@ class Session:
             "file descriptors 2 and 1", "%config CudaDebug.capture = False", self.captures.stop
         )
 
-    def _pause_capture_for_shell_commands(self, terminal: TerminalCapture) -> None:
-        """In a terminal, `!command` gets the user's own descriptor 2."""
-        shell = self.shell
-        previous, was_on_instance = shell.system, "system" in vars(shell)
+    def _pause_for_shell_commands(self, terminal: TerminalCapture) -> None:
+        """Give `!command` the user's own descriptor 2 (`!less` reads keys from it)."""
 
-        def system(command: str) -> Any:
-            with terminal.paused():
-                return previous(command)
+        def around(system: Any) -> Any:
+            def run(command: str) -> Any:
+                with terminal.paused():
+                    return system(command)
 
-        def remove() -> None:
-            if shell.system is system:
-                if was_on_instance:
-                    shell.system = previous
-                else:
-                    del shell.system
+            return run
 
-        shell.system = system
-        self.hooks.other("shell.system", "%config CudaDebug.capture = False", remove)
+        self.hooks.wrap("system", around, "%config CudaDebug.capture = False")
 
     def _add_history(self) -> None:
         """Take over the cells that ran before a late `%load_ext`; their outcome is unknown."""
@@ -262,6 +257,17 @@ class Session:
             self.recorder.current = None
 
     # --- errors -----------------------------------------------------------------------------------
+
+    def _trim_traceback(self, error: BaseException | None) -> None:
+        """Take the frames of the guard and of the simulator out of a traceback."""
+        if device.loaded_torch() is None or error is None:
+            return
+        from cudassert_ipy.errors import OperandError
+
+        if isinstance(error, OperandError) or device.simulated():
+            from cudassert_ipy.checks.traceback import trim_traceback
+
+            trim_traceback(error)
 
     def _on_traceback(self, _etype: Any, error: Any, stb: list[str]) -> list[str]:
         """Put one line above the traceback of a CUDA error, and prepare the panel."""

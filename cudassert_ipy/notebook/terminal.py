@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from cudassert_ipy import messages
 from cudassert_ipy.notebook.kernel import end_history, next_execution_count, nothing
-from cudassert_ipy.notebook.rerun import run_recorded_cell_in_terminal
 from cudassert_ipy.notebook.resuming import restore_numbers
 from cudassert_ipy.restart.inplace import Undo, restart
 from cudassert_ipy.restart.start import take_over
@@ -18,7 +17,7 @@ from cudassert_ipy.restart.start import take_over
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from cudassert_ipy.restart.handoff import Handoff, RecordedCell
+    from cudassert_ipy.restart.handoff import Handoff
     from cudassert_ipy.restart.start import Start
 
 NO_BANNER = "--no-banner"
@@ -125,45 +124,6 @@ def schedule_resume(shell: Any, handoff: Handoff, work: Callable[[], None]) -> N
         return original(*args, **kwargs)
 
     shell.mainloop = mainloop
-
-
-class TerminalStage:
-    """The stage of ``restart.resume.resume`` in a terminal: one line of text per step.
-
-    Args:
-        shell: the terminal's shell.
-        replay: replays the failing cell and prints the result.
-
-    """
-
-    def __init__(self, shell: Any, replay: Callable[[], None]) -> None:
-        self.shell = shell
-        self._replay = replay
-        self._interrupted = False
-
-    async def run_cell(self, cell: RecordedCell) -> bool:
-        """Run ``cell``, silently unless it fails; Ctrl-C ends it and everything after it."""
-        outcome = run_recorded_cell_in_terminal(self.shell, cell)
-        self._interrupted = outcome.interrupted
-        if not outcome.success and not outcome.interrupted:
-            print("\n".join(outcome.traceback) or outcome.error)
-        return outcome.success
-
-    def progress(self, label: str, done: int, total: int) -> None:
-        """Print what comes next."""
-        print(f"[{done + 1}/{total}] {label}", flush=True)
-
-    def cancelled(self) -> bool:
-        """Whether Ctrl-C was pressed."""
-        return self._interrupted
-
-    async def replay_failing_cell(self) -> None:
-        """Replay the failing cell."""
-        self._replay()
-
-    def finish(self, note: str) -> None:
-        """Print how it ended."""
-        print(note, flush=True)
 
 
 def drive(coroutine: Coroutine[Any, Any, _T]) -> _T:
