@@ -39,6 +39,8 @@ class Kernel:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("CUD")}
         environment["IPYTHONDIR"] = directory
         environment["OMP_NUM_THREADS"] = "1"
+        # An installed package has its files compiled; this one may be run from its sources.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         self._manager = KernelManager(kernel_name="python3")
         self._manager.start_kernel(
             env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
