@@ -63,13 +63,10 @@ def _restore(session: Session, handoff: Handoff) -> None:
     if handoff.diagnosis is not None:
         session.diagnosis = Diagnosis.from_dict(handoff.diagnosis)
     if handoff.failing is not None:
-        session.failed = CellRecord(
-            source=handoff.failing.source,
-            execution_count=handoff.failing.execution_count,
-            cell_id=handoff.failing.cell_id,
-            seconds=handoff.failing.seconds,
-            succeeded=False,
-        )
+        failing = handoff.failing
+        session.failed = CellRecord(failing.source, failing.execution_count, failing.cell_id)
+        session.failed.seconds = failing.seconds
+        session.failed.succeeded = False
 
 
 class _Stage:

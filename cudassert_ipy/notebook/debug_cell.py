@@ -7,9 +7,15 @@ is, and the hooks before and after the cell do the work.
 
 from __future__ import annotations
 
-import re
+_MAGIC = "%%cuda_debug"
 
-_MAGIC_LINE = re.compile(r"[ \t]*%%cuda_debug(?![\w.])(?P<options>[^\n]*)")
+
+def _options(line: str) -> str | None:
+    """Return what follows the magic on its line; None for any other line."""
+    word, _, options = line.strip().partition(" ")
+    if "\t" in word:
+        word, _, options = line.strip().partition("\t")
+    return options.strip() if word == _MAGIC else None
 
 
 def find_magic_line(source: str) -> str | None:
@@ -21,8 +27,8 @@ def find_magic_line(source: str) -> str | None:
     for line in source.splitlines():
         if not line.strip():
             continue
-        if match := _MAGIC_LINE.fullmatch(line):
-            return match["options"].strip()
+        if (options := _options(line)) is not None:
+            return options
         if not line.lstrip().startswith("%%"):
             return None
     return None
@@ -53,8 +59,8 @@ def blank_magic_line(lines: list[str]) -> list[str]:
     for number, line in enumerate(lines):
         if not line.strip():
             continue
-        match = _MAGIC_LINE.fullmatch(line.rstrip("\n"))
-        if not match or not options_are_valid(match["options"].strip()):
+        options = _options(line)
+        if options is None or not options_are_valid(options):
             return lines
         rest = lines[number + 1 :]
         if rest and rest[0].lstrip().startswith("%%"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,11 @@ def cuda_in_use() -> bool:
         return bool(torch.cuda.is_initialized())
     except RuntimeError:
         return False  # a half-installed torch: it has no context
+
+
+def launches_block() -> bool:
+    """Whether CUDA launches are blocking in this process, which is slow."""
+    return os.environ.get("CUDA_LAUNCH_BLOCKING") == "1" and cuda_in_use()
 
 
 def could_use_cuda() -> bool:
@@ -73,23 +79,20 @@ def simulated() -> bool:
     return bool(simulator is not None and simulator.is_on())
 
 
-def _must_not_wait(torch: Any) -> bool:
-    """Whether waiting for the device could hang or break the user's work.
-
-    A collective may wait for a rank whose cell has not run yet, and a query during capture
-    invalidates the graph (CUDA errors 900, 901).
-    """
+def _in_process_group() -> bool:
+    """Whether waiting for the device could hang: for a rank whose cell has not run yet."""
     distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return True
-    return bool(torch.cuda.is_current_stream_capturing())
+    return bool(
+        distributed is not None and distributed.is_available() and distributed.is_initialized()
+    )
 
 
 def wait_for_device(deadline: float) -> BaseException | None:
     """Fence: wait until the device has finished, at most ``deadline`` seconds.
 
-    Polls ``Stream.query()``, which never blocks. Returns the error that the device reports, or None
-    (finished, still running, or not to be waited for). Ctrl-C ends the wait.
+    Polls ``Stream.query()``, which never blocks; under torch.distributed only once. Returns the
+    error that the device reports, or None (finished, still running, or not to be asked). Ctrl-C
+    ends the wait.
     """
     torch = loaded_torch()
     if torch is None or not cuda_in_use():
@@ -97,8 +100,10 @@ def wait_for_device(deadline: float) -> BaseException | None:
     end = time.monotonic() + deadline
     pause = FIRST_PAUSE
     try:
-        if _must_not_wait(torch):
-            return None
+        if torch.cuda.is_current_stream_capturing():
+            return None  # a query would break the capture (CUDA errors 900, 901)
+        if _in_process_group():
+            deadline = 0.0
         pending = list(_devices(torch))
         while pending:
             pending = [i for i in pending if not torch.cuda.current_stream(i).query()]
@@ -122,7 +127,7 @@ def synchronize() -> BaseException | None:
     if torch is None or not cuda_in_use():
         return None
     try:
-        if _must_not_wait(torch):
+        if _in_process_group() or torch.cuda.is_current_stream_capturing():
             return None
         torch.cuda.synchronize()
     except Exception as error:  # as above

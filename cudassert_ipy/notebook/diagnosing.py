@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import linecache
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy.decode.failure import decode_exception
 from cudassert_ipy.model import Cell, Diagnosis, Replay, ReportedAt
 from cudassert_ipy.notebook import device
+from cudassert_ipy.notebook.debug_cell import find_magic_line
 
 if TYPE_CHECKING:
     from cudassert_ipy.errors import OperandError
@@ -44,6 +46,30 @@ def reported_at(error: BaseException, is_cell: Any) -> ReportedAt | None:
         return None
     filename, line = found
     return ReportedAt(line=line, source=linecache.getline(filename, line).rstrip("\n"))
+
+
+def as_typed(diagnosis: Diagnosis, source: str) -> Diagnosis:
+    """Return ``diagnosis`` with its line numbers counted in the cell as typed.
+
+    IPython drops blank lines at the top of a cell before it compiles it. Lines of functions that
+    the cell called (more than one frame) are not the cell's and stay.
+    """
+    lines = source.splitlines()
+    blank = next((n for n, line in enumerate(lines) if line.strip()), 0)
+    if not blank or find_magic_line(source) is not None:  # that magic keeps the lines by itself
+        return diagnosis
+    finding, reported = diagnosis.finding, diagnosis.reported_at
+    if finding is not None and finding.frames:
+        cell = replace(finding.frames[0], line=finding.frames[0].line + blank)
+        own = len(finding.frames) == 1 and finding.line is not None
+        finding = replace(
+            finding,
+            frames=(cell, *finding.frames[1:]),
+            line=finding.line + blank if own and finding.line is not None else finding.line,
+        )
+    if reported is not None and reported.line is not None:
+        reported = replace(reported, line=reported.line + blank)
+    return replace(diagnosis, finding=finding, reported_at=reported)
 
 
 def actions_for(context: Context, *, can_replay: bool) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy import messages
@@ -20,19 +19,23 @@ if TYPE_CHECKING:
 log = logging.getLogger("cudassert_ipy")
 
 
-@dataclass(slots=True)
 class Hook:
-    """One place where the extension listens.
+    """One place where the extension listens, and what that has cost so far.
 
-    ``remove`` undoes the installation; ``switch`` tells the user how to turn it off.
+    Args:
+        name: of the place.
+        switch: how the user turns it off.
+        remove: undoes the installation.
+
     """
 
-    name: str
-    switch: str
-    remove: Callable[[], None]
-    calls: int = 0
-    seconds: float = 0.0
-    faults: int = 0
+    def __init__(self, name: str, switch: str, remove: Callable[[], None]) -> None:
+        self.name = name
+        self.switch = switch
+        self.remove = remove
+        self.calls = 0
+        self.seconds = 0.0
+        self.faults = 0
 
 
 class Hooks:

@@ -32,6 +32,8 @@ DRAIN_SECONDS = 0.1
 PIPE_SECONDS = 0.02
 """What ipykernel's reader gets to take the last text from its pipes."""
 _LAUNCHERS = {"ipykernel_launcher", "ipykernel", "ipykernel_launcher.py"}
+_OLDEST = (6, 29)
+"""Oldest ipykernel with which the restart was seen to work."""
 _NEEDED = (
     "_abort_queues",
     "_aborting",
@@ -58,6 +60,10 @@ def can_exec(shell: Any) -> str | None:
         return messages.RESTART_REFUSED_KERNEL.format(kernel=name)
     if not _started_by_ipykernel(sys.orig_argv):
         return messages.RESTART_REFUSED_COMMAND
+    version = sys.modules["ipykernel"].version_info
+    if tuple(version[:2]) < _OLDEST:
+        shown = sys.modules["ipykernel"].__version__
+        return messages.RESTART_REFUSED_VERSION.format(version=shown)
     for name in _NEEDED:
         if not hasattr(kernel, name):
             return messages.RESTART_REFUSED_INTERFACE.format(name=name)

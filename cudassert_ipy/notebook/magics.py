@@ -10,7 +10,6 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
 from cudassert_ipy import messages
-from cudassert_ipy.errors import CudassertError
 from cudassert_ipy.notebook import device
 
 if TYPE_CHECKING:
@@ -44,6 +43,7 @@ class CudaDebugMagics(Magics):
     @line_magic("cuda_debug")
     def line(self, line: str) -> None:
         """Show or do something about CUDA errors in this kernel."""
+        from cudassert_ipy.errors import CudassertError
         from cudassert_ipy.notebook.options import line_options
 
         options = line_options(line)
@@ -91,7 +91,7 @@ class CudaDebugMagics(Magics):
             print(messages.SIMULATOR_ON)
         else:
             if self._session.dead and simulator.is_on():
-                self._session.forget_death()
+                self._session.failures.forget_death()
             simulator.off()
             print(messages.SIMULATOR_OFF)
 

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cudassert_ipy.replay.rng import RandomState
+if TYPE_CHECKING:
+    from cudassert_ipy.replay.rng import RandomState
 
 MAX_CELLS = 10_000
 """Older cells are forgotten beyond this many."""
 
 
-@dataclass(slots=True, kw_only=True)
 class CellRecord:
-    """One outermost cell, as it happened."""
+    """One outermost cell, as it happened.
 
-    source: str
-    """The cell as typed, magic line included."""
-    execution_count: int | None
-    cell_id: str | None = None
-    seconds: float | None = None
-    succeeded: bool | None = None
-    """None: unknown (the cell ran before the extension was loaded)."""
-    rng: RandomState | None = None
-    """States of the host random generators when the cell started."""
-    store_history: bool = True
+    Attributes:
+        source: the cell as typed, magic line included.
+        execution_count: its prompt number; None where it stores no history.
+        cell_id: what the front end calls it.
+        seconds: how long it ran.
+        succeeded: None where that is unknown (it ran before the extension was loaded).
+        rng: states of the host random generators when it started, if torch was loaded then.
+
+    """
+
+    def __init__(
+        self, source: str, execution_count: int | None, cell_id: str | None = None
+    ) -> None:
+        self.source = source
+        self.execution_count = execution_count
+        self.cell_id = cell_id
+        self.seconds: float | None = None
+        self.succeeded: bool | None = None
+        self.rng: RandomState | None = None
+        self.store_history = True
 
 
 class Recorder:
@@ -47,7 +57,7 @@ class Recorder:
         known = {cell.execution_count for cell in self.cells}
         for count, source in enumerate(sources, start=1):
             if count not in known and source.strip():
-                self.cells.append(CellRecord(source=source, execution_count=count))
+                self.cells.append(CellRecord(source, count))
 
     def begin(self, info: Any, execution_count: int) -> bool:
         """Note that a cell starts; return whether it is an outermost one.
@@ -61,12 +71,15 @@ class Recorder:
         if len(self._open) > 1:
             return False
         self.current = CellRecord(
-            source=info.raw_cell,
-            execution_count=execution_count if info.store_history else None,
-            cell_id=getattr(info, "cell_id", None),
-            rng=RandomState.take(),
-            store_history=bool(info.store_history),
+            info.raw_cell,
+            execution_count if info.store_history else None,
+            getattr(info, "cell_id", None),
         )
+        self.current.store_history = bool(info.store_history)
+        if "torch" in sys.modules:
+            from cudassert_ipy.replay.rng import RandomState
+
+            self.current.rng = RandomState.take()
         self._started = time.perf_counter()
         return True
 

@@ -9,7 +9,7 @@ from cudassert_ipy import messages
 from cudassert_ipy.errors import CudassertError
 from cudassert_ipy.notebook import device
 from cudassert_ipy.notebook.child_shell import executor
-from cudassert_ipy.notebook.diagnosing import actions_for
+from cudassert_ipy.notebook.diagnosing import actions_for, as_typed
 from cudassert_ipy.replay.checkpoint import Checkpoint
 from cudassert_ipy.replay.protocol import ReplayRequest
 from cudassert_ipy.replay.state import FLOAT_BUDGET, HostCopies
@@ -139,13 +139,16 @@ class Replaying:
     def _finish(self, diagnosis: Diagnosis, result: Any) -> Diagnosis:
         self.output = result.output
         context = diagnosis.context
-        return replace(
+        found = replace(
             diagnosis,
+            reported_at=None,  # is as typed already
             finding=result.finding,
             replay=result.replay,
             tensors=result.tensors,
             actions=actions_for(context, can_replay=result.replay.outcome != "raised"),
         )
+        found = as_typed(found, self._failed_cell().source)
+        return replace(found, reported_at=diagnosis.reported_at)
 
     @staticmethod
     def _show_progress(panel: Any, event: Any) -> None:

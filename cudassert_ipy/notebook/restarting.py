@@ -153,6 +153,8 @@ class Restarting:
 
     def _refusal(self) -> str | None:
         shell = self._session.shell
+        if self._session.front_end in ("colab", "vscode"):
+            return messages.RESTART_REFUSED_FRONT_END
         return kernel.can_exec(shell) if self._session.in_kernel else terminal.can_exec(shell)
 
     def _steps(self, reason: str) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy import messages
@@ -14,16 +14,21 @@ from cudassert_ipy.notebook.front_end import front_end, shows_buttons
 from cudassert_ipy.notebook.hooks import Hooks
 from cudassert_ipy.notebook.recorder import CellRecord, Recorder
 from cudassert_ipy.notebook.settings import CudaDebug
-from cudassert_ipy.notebook.stderr import Captures, remove_stale_files
-from cudassert_ipy.notebook.terminal_stderr import TerminalCapture
+from cudassert_ipy.notebook.stderr import Captures
 from cudassert_ipy.restart.start import Start
 
 if TYPE_CHECKING:
-    from cudassert_ipy.model import Cell, Diagnosis, Environment
+    from cudassert_ipy.model import Diagnosis, Environment
     from cudassert_ipy.notebook.debugging import DebugCell
     from cudassert_ipy.notebook.display import Display
+    from cudassert_ipy.notebook.failures import Failures
     from cudassert_ipy.notebook.replaying import Replaying
     from cudassert_ipy.notebook.restarting import Restarting
+    from cudassert_ipy.notebook.terminal_stderr import TerminalCapture
+
+
+SLOW_SECONDS = 10.0
+"""After a cell longer than this, blocking launches are called to mind."""
 
 
 class Session:
@@ -34,6 +39,8 @@ class Session:
             also when it died in a cell that has no number (``dead`` tells).
         diagnosis: the last diagnosis.
         failed: the record of the cell the diagnosis is about.
+        pending: what is shown when the running cell ends.
+        dead_repr: how dead tensors are shown.
         muted: whether nothing is shown now (set-up cells that run again).
         start: how the process was started, for a restart.
 
@@ -45,7 +52,7 @@ class Session:
         self.hooks = Hooks(shell)
         self.recorder = Recorder()
         self.front_end = front_end(shell)
-        self.captures = Captures((2, 1)) if self.in_kernel else TerminalCapture()
+        self.captures = self._make_captures()
         self.dead = False
         self.dead_since: int | None = None
         self.diagnosis: Diagnosis | None = None
@@ -56,8 +63,8 @@ class Session:
         # A cell before a late `%load_ext` may have changed the directory; `_dh` has the first one.
         visited = shell.user_ns.get("_dh")
         self.start = Start.capture(cwd=str(visited[0]) if visited else None)
-        self._pending: Diagnosis | None = None
-        self._repr = device.DeadTensorRepr()
+        self.pending: Diagnosis | None = None
+        self.dead_repr = device.DeadTensorRepr()
         self._copies: Any = None
         self._parts: dict[str, Any] = {}
 
@@ -81,6 +88,15 @@ class Session:
 
             self._parts["display"] = Display(self)
         return self._parts["display"]  # type: ignore[no-any-return]
+
+    @property
+    def failures(self) -> Failures:
+        """What is done about errors."""
+        if "failures" not in self._parts:
+            from cudassert_ipy.notebook.failures import Failures
+
+            self._parts["failures"] = Failures(self)
+        return self._parts["failures"]  # type: ignore[no-any-return]
 
     @property
     def replaying(self) -> Replaying:
@@ -120,10 +136,12 @@ class Session:
         hooks.transformer(blank_magic_line, "%cuda_debug off")
         shell.configurables.append(self.settings)
         hooks.other("settings", "%unload_ext cudassert_ipy", self._remove_settings)
-        if isinstance(self.captures, TerminalCapture):
-            self._pause_for_shell_commands(self.captures)
-        elif self.settings.capture:
+        if self.settings.capture and self.in_kernel:
             self._start_capture()
+        elif self.settings.capture:
+            self._pause_for_shell_commands()
+        # The files outlive a process that is killed, not one that ends.
+        atexit.register(self.captures.close)
         self._add_history()
 
     def remove(self) -> None:
@@ -133,11 +151,12 @@ class Session:
         if self.debug is not None:
             self.debug.abandon()
             self.debug = None
-        self._repr.remove()
+        self.dead_repr.remove()
         if "display" in self._parts:
             self.display.close()
         self.hooks.remove_all()
         self.captures.close()
+        atexit.unregister(self.captures.close)
         simulator = sys.modules.get("cudassert_ipy.standin.simulator")
         if simulator is not None and simulator.is_on():
             simulator.off()
@@ -146,8 +165,14 @@ class Session:
         if self.settings in self.shell.configurables:
             self.shell.configurables.remove(self.settings)
 
+    def _make_captures(self) -> Captures | TerminalCapture:
+        if self.in_kernel:
+            return Captures((2, 1))
+        from cudassert_ipy.notebook.terminal_stderr import TerminalCapture
+
+        return TerminalCapture()
+
     def _start_capture(self) -> None:
-        remove_stale_files()
         try:
             self.captures.start()
         except OSError as error:
@@ -157,12 +182,12 @@ class Session:
             "file descriptors 2 and 1", "%config CudaDebug.capture = False", self.captures.stop
         )
 
-    def _pause_for_shell_commands(self, terminal: TerminalCapture) -> None:
-        """Give `!command` the user's own descriptor 2 (`!less` reads keys from it)."""
+    def _pause_for_shell_commands(self) -> None:
+        """Give `!command` in a terminal the user's own descriptor 2 (`!less` reads keys there)."""
 
         def around(system: Any) -> Any:
             def run(command: str) -> Any:
-                with terminal.paused():
+                with self.captures.paused():
                     return system(command)
 
             return run
@@ -197,7 +222,7 @@ class Session:
     def _before_cell(self, info: Any) -> None:
         if not self.recorder.begin(info, self.cell_number()):
             return
-        self._pending = None
+        self.pending = None
         if self.settings.capture and not self.in_kernel and device.could_use_cuda():
             self.captures.start()
         if self.captures.active:
@@ -218,192 +243,44 @@ class Session:
         try:
             if debug is not None:
                 debug.end()
-            if not self.dead and self.settings.fence and device.cuda_in_use():
-                self._fence(record, result)
-            if self._pending is not None:
-                self._show_pending(debug)
+            if not self.dead and device.cuda_in_use():
+                self.failures.fence(record, result)
+            if self.pending is not None:
+                self.failures.show_pending(debug)
             elif debug is not None:
                 debug.report_good_cell()
         finally:
             if debug is not None:
                 debug.abandon()
+        if (record.seconds or 0.0) > SLOW_SECONDS and device.launches_block():
+            print(messages.STATUS_BLOCKING)
         if record.succeeded and self.settings.copies and not self.dead and device.cuda_in_use():
             self.copies.update(self.shell.user_ns, record.execution_count)
         if not self.in_kernel and self.captures.active:
             self.captures.stop()
 
-    def _fence(self, record: CellRecord, result: Any) -> None:
-        """Charge a death that nobody noticed to the cell that just ended."""
-        swallowed = b"Assertion" in self.captures.cell_text()
-        error = device.wait_for_device(self.settings.fence_seconds)
-        if error is None:
-            return
-        self.recorder.current = record  # the cell is over, but this still belongs to it
-        try:
-            device.synchronize()
-            if swallowed and record.succeeded:
-                # The error was raised inside the cell and the user's own code caught it: the cell
-                # keeps its status.
-                for line in self._on_traceback(type(error), error, []):
-                    print(line)
-            elif record.succeeded:
-                record.succeeded = False
-                if result is not None:
-                    result.error_in_exec = error
-                self.shell.showtraceback((type(error), error, error.__traceback__))
-            else:
-                self._on_traceback(type(error), error, [])
-        finally:
-            self.recorder.current = None
-
-    # --- errors -----------------------------------------------------------------------------------
+    # --- errors ---------------------------------------------------------------------------------
 
     def _trim_traceback(self, error: BaseException | None) -> None:
-        """Take the frames of the guard and of the simulator out of a traceback."""
-        if device.loaded_torch() is None or error is None:
-            return
-        from cudassert_ipy.errors import OperandError
-
-        if isinstance(error, OperandError) or device.simulated():
-            from cudassert_ipy.checks.traceback import trim_traceback
-
-            trim_traceback(error)
+        if error is not None and device.loaded_torch() is not None:
+            self.failures.trim(error)
 
     def _on_traceback(self, _etype: Any, error: Any, stb: list[str]) -> list[str]:
-        """Put one line above the traceback of a CUDA error, and prepare the panel."""
         if device.loaded_torch() is None or not isinstance(error, BaseException):
             return stb
-        from cudassert_ipy.errors import OperandError
-
-        diagnosis: Diagnosis | None
-        if isinstance(error, OperandError):
-            diagnosis = self._diagnose_operand_error(error)
-        else:
-            from cudassert_ipy.decode.failure import is_suspect
-
-            if not is_suspect(error):
-                return stb
-            diagnosis = self._diagnose(error)
-        if diagnosis is None:
-            return stb
-        from cudassert_ipy.report.text import one_line
-
-        return [one_line(diagnosis), *stb]
-
-    def _diagnose_operand_error(self, error: Any) -> Diagnosis:
-        from cudassert_ipy.notebook.diagnosing import from_operand_error
-
-        diagnosis = from_operand_error(error, self._cell(), self.environment())
-        self._remember(diagnosis)
-        return diagnosis
-
-    def _diagnose(self, error: BaseException) -> Diagnosis | None:
-        from cudassert_ipy.decode.failure import decode_exception
-        from cudassert_ipy.model import Diagnosis
-        from cudassert_ipy.notebook import diagnosing
-
-        failure = decode_exception(error, self.captures.cell_text())
-        if failure.kind == "not_cuda":
-            return None
-        if failure.context != "alive":
-            device.synchronize()  # CUDA prints its assertions only in a synchronizing call
-            failure = decode_exception(error, self.captures.cell_text())
-        self.captures.sync()
-        context = diagnosing.decide_context(failure)
-        innocent = context == "dead" and self.dead
-        if context == "dead" and not self.dead:
-            self.mark_dead()
-        diagnosis = Diagnosis(
-            failure=failure,
-            cell=self._cell(innocent=innocent),
-            reported_at=diagnosing.reported_at(error, self.is_cell_file),
-            context=context,
-            actions=diagnosing.actions_for(context, can_replay=self.can_fork),
-            environment=self.environment(),
-        )
-        if not innocent and context != "alive":
-            self._remember(diagnosis)
-        return diagnosis
-
-    def _cell(self, *, innocent: bool = False) -> Cell:
-        from cudassert_ipy.model import Cell
-
-        record = self.current_cell()
-        return Cell(
-            execution_count=record.execution_count if record is not None else None,
-            id=record.cell_id if record is not None else None,
-            first_failed=self.dead_since,
-            innocent=innocent,
-        )
-
-    def _remember(self, diagnosis: Diagnosis) -> None:
-        self.diagnosis = self._pending = diagnosis
-        self.failed = self.current_cell()
-        if not self.recorder.inside_cell and self.recorder.current is None:
-            self._show_pending(None)  # a callback: no end of a cell will come
-
-    def _show_pending(self, debug: DebugCell | None) -> None:
-        diagnosis, self._pending = self._pending, None
-        if diagnosis is None or self.muted:
-            return
-        if debug is not None and diagnosis.context == "dead" and debug.will_replay:
-            diagnosis = self.replaying.from_checkpoint(debug.take_checkpoint(), diagnosis)
-        self.display.show(diagnosis)
-
-    def mark_dead(self, since: int | None = None) -> None:
-        """Note that the context is dead; keep what lived on the device, make it showable."""
-        record = self.current_cell()
-        self.dead = True
-        self.dead_since = since or (record.execution_count if record is not None else None)
-        device.keep_alive()
-        self._repr.install(self.dead_since)
-
-    def own_processes(self) -> set[int]:
-        """Return the ids of child processes that are ours, not the user's."""
-        return {pid for pid in (getattr(self.captures, "pid", None),) if pid is not None}
-
-    def forget_death(self) -> None:
-        """Start anew: the dead device is gone (the simulator was turned off)."""
-        self.dead, self.dead_since = False, None
-        self._repr.remove()
+        return self.failures.explain(error, stb)
 
     def check_at_load(self) -> None:
         """Say so when the kernel is dead already: the extension was loaded after the crash."""
         error = getattr(sys, "last_value", None)
-        if device.loaded_torch() is None or not isinstance(error, BaseException):
-            return
-        from cudassert_ipy.decode.failure import is_suspect
-
-        if not is_suspect(error):
-            return
-        self.muted = True  # to be shown once it is known which cell it was
-        try:
-            diagnosis = self._diagnose(error)
-        finally:
-            self.muted = False
-        self.diagnosis = self.failed = None
-        if diagnosis is None or not self.dead:
-            return
-        self.failed = self._cell_that_raised(error)
-        count = self.failed.execution_count if self.failed is not None else None
-        self.dead_since = self._repr.since = count
-        cell = replace(diagnosis.cell, execution_count=count, first_failed=count)
-        self.display.show(replace(diagnosis, cell=cell))
-
-    def _cell_that_raised(self, error: BaseException) -> CellRecord | None:
-        """Return the recorded cell whose code the traceback goes through."""
-        trace, sources = error.__traceback__, []
-        while trace is not None:
-            filename = trace.tb_frame.f_code.co_filename
-            if self.is_cell_file(filename):
-                sources.append(self.cell_source(filename))
-            trace = trace.tb_next
-        for record in reversed(self.recorder.cells):
-            if sources and record.source.strip() == sources[0].strip():
-                return record
-        return None
+        if device.loaded_torch() is not None and isinstance(error, BaseException):
+            self.failures.check_at_load(error)
 
     # --- facts about the shell ------------------------------------------------------------------
+
+    def own_processes(self) -> set[int]:
+        """Return the ids of child processes that are ours, not the user's."""
+        return {pid for pid in (getattr(self.captures, "pid", None),) if pid is not None}
 
     @property
     def can_fork(self) -> bool:
@@ -418,12 +295,6 @@ class Session:
         """
         known = getattr(self.shell.compile, "_filename_map", {})
         return filename in known or filename.startswith("<ipython-input-")
-
-    def cell_source(self, filename: str) -> str:
-        """Return the source of a cell by its file name, as far as Python still has it."""
-        import linecache
-
-        return "".join(linecache.getlines(filename))
 
     def environment(self) -> Environment:
         """Return the versions for a bug report."""

@@ -38,7 +38,6 @@ MIN_FREE = 64 << 20
 STALE_SECONDS = 24 * 3600.0
 
 _PREFIX = "cudassert-fd-"
-_ASSERTION = re.compile(rb"block: \[\d+, ?\d+, ?\d+\], thread: \[\d+, ?\d+, ?\d+\]")
 
 
 class FloodFilter:
@@ -79,7 +78,8 @@ class FloodFilter:
             self._partial, self._passed = b"", 0
 
     def _line(self, line: bytes, out: list[bytes]) -> None:
-        key, found = _ASSERTION.subn(b"", line)
+        # Almost no line is one: the expression is compiled when the first is seen.
+        key, found = _without_thread(line) if b"], thread: [" in line else (line, 0)
         if not found or key != self._key:
             self._end_flood(out)
             self._key = key if found else None
@@ -92,6 +92,10 @@ class FloodFilter:
         if self._key is not None and hidden > 0:
             out.append(messages.MORE_LINES.format(count=hidden).encode() + b"\n")
         self._key, self._seen = None, 0
+
+
+def _without_thread(line: bytes) -> tuple[bytes, int]:
+    return re.subn(rb"block: \[\d+, ?\d+, ?\d+\], thread: \[\d+, ?\d+, ?\d+\]", b"", line)
 
 
 def open_file(fd: int) -> tuple[int, Path | None]:
@@ -166,9 +170,8 @@ class FdCapture:
         self._mark = 0
         self._lock = threading.RLock()
         self._filter = FloodFilter()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
         self._pid = 0
+        self._idle = 0
 
     @property
     def active(self) -> bool:
@@ -181,7 +184,7 @@ class FdCapture:
         return self._previous
 
     def start(self) -> None:
-        """Point the descriptor at a new file and start forwarding. Raises ``OSError``."""
+        """Point the descriptor at a new file. Raises ``OSError``."""
         if self.active:
             return
         self._file, self.path = open_file(self.fd)
@@ -189,20 +192,12 @@ class FdCapture:
         os.dup2(self._file, self.fd)
         self._offset = self._mark = 0
         self._pid = os.getpid()
-        self._stop.clear()
-        self._thread = threading.Thread(
-            target=self._tail, name=f"cudassert-fd{self.fd}", daemon=True
-        )
-        self._thread.start()
 
     def stop(self) -> None:
         """Give the descriptor back, forward what is left, and remove the file."""
         if not self.active:
             return
         os.dup2(self._previous, self.fd)
-        self._stop.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout=2.0)
         with self._lock:
             self.pump(final=True)
             os.close(self._file)
@@ -255,17 +250,18 @@ class FdCapture:
     def _forward(self, data: bytes) -> None:
         _write_all(self._previous, data)
 
-    def _tail(self) -> None:
-        idle = 0
-        while not self._stop.wait(TAIL_INTERVAL):
+    def look(self) -> None:
+        """Forward what is new; when nothing came for a while, also what a flood holds back."""
+        with self._lock:
+            if not self.active:
+                return
             if os.fstat(self._file).st_size != self._offset:
                 self.pump()
-                idle = 0
-            elif idle == 1:
-                self.pump(final=True)  # the flood has ended: show its count
-                idle += 1
-            elif idle == 0:
-                idle = 1
+                self._idle = 0
+            elif self._idle < 2:
+                self._idle += 1
+                if self._idle == 2:
+                    self.pump(final=True)
 
 
 class Captures:
@@ -273,6 +269,8 @@ class Captures:
 
     def __init__(self, fds: tuple[int, ...]) -> None:
         self._captures = tuple(FdCapture(fd) for fd in fds)
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
 
     @property
     def active(self) -> bool:
@@ -287,15 +285,27 @@ class Captures:
         except OSError:
             self.stop()
             raise
+        if self._thread is None:
+            self._stop.clear()
+            self._thread = threading.Thread(target=self._tail, name="cudassert-fds", daemon=True)
+            self._thread.start()
 
     def stop(self) -> None:
         """Give all descriptors back."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._stop.set()
+            thread.join(timeout=2.0)
         for capture in self._captures:
             capture.stop()
 
     def close(self) -> None:
         """Give all descriptors back for good."""
         self.stop()
+
+    def paused(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context that changes nothing: a kernel's descriptors are no terminal."""
+        return contextlib.nullcontext()
 
     def begin_cell(self) -> None:
         """Start counting a cell's text here."""
@@ -316,3 +326,12 @@ class Captures:
     def paths(self) -> list[str]:
         """Return the named files, for `%cuda_debug status`."""
         return [str(capture.path) for capture in self._captures if capture.path is not None]
+
+    def _tail(self) -> None:
+        first = True
+        while not self._stop.wait(TAIL_INTERVAL):
+            for capture in self._captures:
+                capture.look()
+            if first:
+                remove_stale_files()  # here, because in a full directory it takes its time
+                first = False

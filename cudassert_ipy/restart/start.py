@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -34,14 +33,23 @@ _KERNEL_ADDITIONS = {
 _WITNESSES = ("PATH", "HOME", "JPY_PARENT_PID")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What a new process needs to start like this one did."""
+    """What a new process needs to start like this one did.
 
-    environment: Mapping[str, str]
-    cwd: str
-    sys_path: tuple[str, ...]
-    """``sys.path`` when the extension loaded: front ends add to it after the start (VS Code)."""
+    A plain class: it is made at every load, and a dataclass takes longer to define than all of it.
+
+    Attributes:
+        environment: the environment this process was started with.
+        cwd: the directory it was started in, as far as is known.
+        sys_path: ``sys.path`` when the extension loaded: front ends add to it after the start
+            (VS Code).
+
+    """
+
+    def __init__(self, environment: Mapping[str, str], cwd: str, sys_path: Sequence[str]) -> None:
+        self.environment = environment
+        self.cwd = cwd
+        self.sys_path = tuple(sys_path)
 
     @classmethod
     def capture(cls, cwd: str | None = None) -> Self:
@@ -51,7 +59,7 @@ class Start:
                 cwd = str(Path.cwd())
             except OSError:  # the directory was removed
                 cwd = str(Path.home())
-        return cls(environment=start_environment(), cwd=cwd, sys_path=tuple(sys.path))
+        return cls(start_environment(), cwd, sys.path)
 
 
 def take_over(cwd: str | None, sys_path: Sequence[str]) -> None:

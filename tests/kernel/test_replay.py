@@ -185,6 +185,15 @@ def test_nothing_to_replay_is_said(start_kernel):
     assert "nothing to replay" in cell.stderr
 
 
+def test_lines_count_in_the_cell_as_typed(start_kernel):
+    """Blank lines at the top of a cell, which IPython drops, are counted."""
+    kernel = start_kernel()
+    kernel.run(SETUP)
+    cell = kernel.run("\n  \n" + FAILING)
+    assert cell.diagnoses[0]["reported_at"]["line"] == 6
+    assert kernel.run("%cuda_debug replay").diagnoses[0]["finding"]["line"] == 3
+
+
 def test_an_awaiting_cell_is_replayed(start_kernel):
     """A cell with top-level await runs in the child on a loop of its own."""
     kernel = start_kernel()

@@ -69,9 +69,9 @@ def test_a_flood_with_the_gil_held_does_not_hang():
     """40 MB written by C code that holds the GIL pass, and no byte of other text is lost."""
     done = run("""
         import ctypes, os
-        from cudassert_ipy.notebook.stderr import FdCapture
+        from cudassert_ipy.notebook.stderr import Captures
         libc = ctypes.PyDLL(None)   # PyDLL: the GIL stays held
-        c = FdCapture(2); c.start(); c.begin_cell()
+        c = Captures((2,)); c.start(); c.begin_cell()
         line = b"/a.cu:1: f: block: [0,0,0], thread: [1,0,0] Assertion `i < n` failed.\\n"
         data = line * (1 << 16)
         for _ in range(8):

@@ -1,0 +1,177 @@
+"""What is done about errors: explain the CUDA ones, find the unnoticed ones, remember the first."""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from cudassert_ipy.checks.traceback import trim_traceback
+from cudassert_ipy.decode.failure import decode_exception, is_suspect
+from cudassert_ipy.errors import OperandError
+from cudassert_ipy.model import Cell, Diagnosis
+from cudassert_ipy.notebook import device, diagnosing
+from cudassert_ipy.report.text import one_line
+
+if TYPE_CHECKING:
+    from cudassert_ipy.notebook.debugging import DebugCell
+    from cudassert_ipy.notebook.recorder import CellRecord
+    from cudassert_ipy.notebook.session import Session
+
+
+class Failures:
+    """The errors of one session. Loaded with the first exception after torch was imported."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def trim(self, error: BaseException) -> None:
+        """Take the frames of the guard and of the simulator out of a traceback."""
+        if isinstance(error, OperandError) or device.simulated():
+            trim_traceback(error)
+
+    def explain(self, error: BaseException, stb: list[str]) -> list[str]:
+        """Return the traceback with one line above it if it is about CUDA; prepare the panel."""
+        if isinstance(error, OperandError):
+            diagnosis: Diagnosis | None = self._diagnose_operand_error(error)
+        else:
+            diagnosis = self._diagnose(error) if is_suspect(error) else None
+        return stb if diagnosis is None else [one_line(diagnosis), *stb]
+
+    def fence(self, record: CellRecord, result: Any) -> None:
+        """Charge a death that nobody noticed to the cell that just ended.
+
+        Without the fence the device is still asked once, which waits for nothing: a cell may have
+        swallowed the error, and printed it or not.
+        """
+        session = self._session
+        swallowed = b"Assertion" in session.captures.cell_text()
+        seconds = session.settings.fence_seconds if session.settings.fence else 0.0
+        error = device.wait_for_device(seconds)
+        if error is None:
+            return
+        session.recorder.current = record  # the cell is over, but this still belongs to it
+        try:
+            device.synchronize()
+            if record.succeeded and not swallowed:
+                record.succeeded = False
+                if result is not None:
+                    result.error_in_exec = error
+                session.shell.showtraceback((type(error), error, error.__traceback__))
+                return
+            lines = self.explain(error, [])
+            if record.succeeded:
+                # The error was raised inside the cell and the user's own code caught it: the cell
+                # keeps its status.
+                print(*lines, sep="\n")
+        finally:
+            session.recorder.current = None
+
+    def show_pending(self, debug: DebugCell | None) -> None:
+        """Show what the cell that ends has failed of; replay it first where that was asked for."""
+        session = self._session
+        diagnosis, session.pending = session.pending, None
+        if diagnosis is None or session.muted:
+            return
+        if debug is not None and diagnosis.context == "dead" and debug.will_replay:
+            diagnosis = session.replaying.from_checkpoint(debug.take_checkpoint(), diagnosis)
+        session.display.show(diagnosis)
+
+    def check_at_load(self, error: BaseException) -> None:
+        """Say so if ``error``, the last one before the load, left a dead context behind."""
+        if not is_suspect(error):
+            return
+        session = self._session
+        session.muted = True  # to be shown once it is known which cell it was
+        try:
+            diagnosis = self._diagnose(error)
+        finally:
+            session.muted = False
+        session.diagnosis = session.failed = session.pending = None
+        if diagnosis is None or not session.dead:
+            return
+        session.failed = self._cell_that_raised(error)
+        count = session.failed.execution_count if session.failed is not None else None
+        session.dead_since = session.dead_repr.since = count
+        cell = replace(diagnosis.cell, execution_count=count, first_failed=count)
+        session.display.show(replace(diagnosis, cell=cell))
+
+    def forget_death(self) -> None:
+        """Start anew: the dead device is gone (the simulator was turned off)."""
+        self._session.dead, self._session.dead_since = False, None
+        self._session.dead_repr.remove()
+
+    def _diagnose_operand_error(self, error: OperandError) -> Diagnosis:
+        environment = self._session.environment()
+        diagnosis = diagnosing.from_operand_error(error, self._cell(), environment)
+        diagnosis = self._as_typed(diagnosis)
+        self._remember(diagnosis)
+        return diagnosis
+
+    def _diagnose(self, error: BaseException) -> Diagnosis | None:
+        session = self._session
+        failure = decode_exception(error, session.captures.cell_text())
+        if failure.kind == "not_cuda":
+            return None
+        if failure.context != "alive":
+            device.synchronize()  # CUDA prints its assertions only in a synchronizing call
+            failure = decode_exception(error, session.captures.cell_text())
+        session.captures.sync()
+        context = diagnosing.decide_context(failure)
+        first = context == "dead" and not session.dead
+        if first:
+            self._mark_dead()
+        cell = self._cell()
+        innocent = context == "dead" and not first and cell.execution_count != cell.first_failed
+        diagnosis = Diagnosis(
+            failure=failure,
+            cell=replace(cell, innocent=innocent),
+            reported_at=diagnosing.reported_at(error, session.is_cell_file),
+            context=context,
+            actions=diagnosing.actions_for(context, can_replay=session.can_fork),
+            environment=session.environment(),
+        )
+        diagnosis = self._as_typed(diagnosis)
+        if first or context == "unknown":
+            self._remember(diagnosis)
+        return diagnosis
+
+    def _as_typed(self, diagnosis: Diagnosis) -> Diagnosis:
+        record = self._session.current_cell()
+        return diagnosis if record is None else diagnosing.as_typed(diagnosis, record.source)
+
+    def _cell(self) -> Cell:
+        record = self._session.current_cell()
+        return Cell(
+            execution_count=record.execution_count if record is not None else None,
+            id=record.cell_id if record is not None else None,
+            first_failed=self._session.dead_since,
+        )
+
+    def _remember(self, diagnosis: Diagnosis) -> None:
+        session = self._session
+        session.diagnosis = session.pending = diagnosis
+        session.failed = session.current_cell()
+        if not session.recorder.inside_cell and session.recorder.current is None:
+            self.show_pending(None)  # a callback: no end of a cell will come
+
+    def _mark_dead(self) -> None:
+        """Note that the context is dead; keep what lived on the device, make it showable."""
+        session = self._session
+        record = session.current_cell()
+        session.dead = True
+        session.dead_since = record.execution_count if record is not None else None
+        device.keep_alive()
+        session.dead_repr.install(session.dead_since)
+
+    def _cell_that_raised(self, error: BaseException) -> CellRecord | None:
+        """Return the recorded cell whose code the traceback goes through."""
+        trace = error.__traceback__
+        while trace is not None:
+            filename = trace.tb_frame.f_code.co_filename
+            if self._session.is_cell_file(filename):
+                source = "".join(linecache.getlines(filename)).strip()
+                cells = reversed(self._session.recorder.cells)
+                return next((c for c in cells if c.source.strip() == source), None)
+            trace = trace.tb_next
+        return None
