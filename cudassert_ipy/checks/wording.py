@@ -21,7 +21,7 @@ def operand_error(finding: Finding) -> OperandError:
 
 
 def describe(finding: Finding) -> str:
-    """Return the finding as a few plain lines."""
+    """Return the finding as a few plain lines; without values where the finding has none."""
     what = finding.operand
     if finding.expression and finding.expression != finding.operand:
         what = f"`{finding.expression}`"
@@ -43,10 +43,13 @@ def describe(finding: Finding) -> str:
         messages.OPERAND_VALUES.format(value=value, position=list(position))
         for value, position in pairs
     ]
-    if finding.bad_count > len(pairs):
+    if pairs and finding.bad_count > len(pairs):
         lines.append(messages.OPERAND_MORE.format(count=finding.bad_count - len(pairs)))
+    template = messages.OPERAND_TENSOR
+    if finding.minimum is None:
+        template = messages.OPERAND_TENSOR_PLAIN
     lines.append(
-        messages.OPERAND_TENSOR.format(
+        template.format(
             operand=finding.operand,
             shape=list(finding.shape),
             dtype=finding.dtype,

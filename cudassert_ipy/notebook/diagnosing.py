@@ -84,7 +84,12 @@ def from_operand_error(error: OperandError, cell: Cell, environment: Any) -> Dia
     return Diagnosis(
         cell=cell,
         finding=error.finding,
-        replay=Replay(where="gpu", state="guard", outcome="raised", exception=str(error)),
+        replay=Replay(
+            where="gpu" if device.device_present() else "cpu",
+            state="guard",
+            outcome="raised",
+            exception=str(error),
+        ),
         context="alive",
         actions=("report",),
         environment=environment,

@@ -39,6 +39,7 @@ def load(shell: Any) -> None:
         session.restarting.resume_from(handoff)
     else:
         session.check_at_load()
+        session.offer_pending()
 
 
 def unload(shell: Any) -> None:

@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy.checks.traceback import trim_traceback
+from cudassert_ipy.checks.wording import describe
 from cudassert_ipy.decode.failure import decode_exception, is_suspect
 from cudassert_ipy.errors import OperandError
 from cudassert_ipy.model import Cell, Diagnosis
 from cudassert_ipy.notebook import device, diagnosing
+from cudassert_ipy.report.private import without_values
 from cudassert_ipy.report.text import one_line
 
 if TYPE_CHECKING:
@@ -26,7 +28,15 @@ class Failures:
         self._session = session
 
     def trim(self, error: BaseException) -> None:
-        """Take the frames of the guard and of the simulator out of a traceback."""
+        """Take the frames of the guard and of the simulator out of a traceback.
+
+        With ``show_values`` off, the values go from the message as well: it would be saved with
+        the notebook.
+        """
+        if isinstance(error, OperandError) and not self._session.settings.show_values:
+            shown = without_values(Diagnosis(finding=error.finding)).finding
+            if shown is not None:
+                error.args = (describe(shown),)
         if isinstance(error, OperandError) or device.simulated():
             trim_traceback(error)
 
@@ -74,7 +84,9 @@ class Failures:
         if diagnosis is None or session.muted:
             return
         if debug is not None and diagnosis.context == "dead" and debug.will_replay:
-            diagnosis = session.replaying.from_checkpoint(debug.take_checkpoint(), diagnosis)
+            diagnosis = session.replaying.from_checkpoint(
+                debug.take_checkpoint(), diagnosis, debug.options.timeout
+            )
         session.display.show(diagnosis)
 
     def check_at_load(self, error: BaseException) -> None:

@@ -47,10 +47,17 @@ class Replaying:
     def _fork(self, copies: HostCopies) -> Any:
         return Checkpoint.take(copies, execute=executor(self._session.shell))
 
-    def from_checkpoint(self, checkpoint: Any, diagnosis: Diagnosis) -> Diagnosis:
-        """Replay the cell that died, from the state of before it, and return what was found."""
-        cell = self._failed_cell()
-        running = checkpoint.start(self._request(cell, "checkpoint"))
+    def from_checkpoint(
+        self, checkpoint: Any, diagnosis: Diagnosis, timeout: float | None
+    ) -> Diagnosis:
+        """Replay the cell that died, from the state of before it, and return what was found.
+
+        ``timeout``: seconds, where the cell asked for another limit than the settings.
+        """
+        request = self._request(self._failed_cell(), "checkpoint")
+        if timeout is not None:
+            request = replace(request, timeout=timeout)
+        running = checkpoint.start(request)
         return self._finish(diagnosis, self._wait(running))
 
     def replay_now(self) -> Diagnosis:

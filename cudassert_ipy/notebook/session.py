@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy import messages
@@ -15,6 +16,7 @@ from cudassert_ipy.notebook.hooks import Hooks
 from cudassert_ipy.notebook.recorder import CellRecord, Recorder
 from cudassert_ipy.notebook.settings import CudaDebug
 from cudassert_ipy.notebook.stderr import Captures
+from cudassert_ipy.restart.pending import pending_path
 from cudassert_ipy.restart.start import Start
 
 if TYPE_CHECKING:
@@ -136,10 +138,14 @@ class Session:
         hooks.transformer(blank_magic_line, "%cuda_debug off")
         shell.configurables.append(self.settings)
         hooks.other("settings", "%unload_ext cudassert_ipy", self._remove_settings)
-        if self.settings.capture and self.in_kernel:
-            self._start_capture()
-        elif self.settings.capture:
+        if self.in_kernel:
+            if self.settings.capture:
+                self._start_capture()
+            switch = "%config CudaDebug.capture = False"
+            hooks.other("file descriptors 2 and 1", switch, self.captures.stop)
+        else:
             self._pause_for_shell_commands()
+        self.settings.observe(self._capture_changed, "capture")
         # The files outlive a process that is killed, not one that ends.
         atexit.register(self.captures.close)
         self._add_history()
@@ -165,9 +171,17 @@ class Session:
         if self.settings in self.shell.configurables:
             self.shell.configurables.remove(self.settings)
 
+    def _capture_changed(self, change: Any) -> None:
+        if not change["new"]:
+            self.captures.close()
+        elif self.in_kernel:
+            self._start_capture()
+
     def _make_captures(self) -> Captures | TerminalCapture:
         if self.in_kernel:
             return Captures((2, 1))
+        if not os.isatty(2):  # redirected by the user: there is no terminal to keep
+            return Captures((2,))
         from cudassert_ipy.notebook.terminal_stderr import TerminalCapture
 
         return TerminalCapture()
@@ -178,9 +192,6 @@ class Session:
         except OSError as error:
             print(messages.CAPTURE_FAILED.format(error=error))
             return
-        self.hooks.other(
-            "file descriptors 2 and 1", "%config CudaDebug.capture = False", self.captures.stop
-        )
 
     def _pause_for_shell_commands(self) -> None:
         """Give `!command` in a terminal the user's own descriptor 2 (`!less` reads keys there)."""
@@ -275,6 +286,16 @@ class Session:
         error = getattr(sys, "last_value", None)
         if device.loaded_torch() is not None and isinstance(error, BaseException):
             self.failures.check_at_load(error)
+
+    def offer_pending(self) -> None:
+        """Offer what was left for this kernel before its user restarted it by hand."""
+        if not self.in_kernel:
+            return
+        from jupyter_core.paths import jupyter_runtime_dir
+
+        file = getattr(getattr(self.shell.kernel, "parent", None), "connection_file", "")
+        if file and pending_path(Path(jupyter_runtime_dir()), file).exists():
+            self.restarting.offer_pending()
 
     # --- facts about the shell ------------------------------------------------------------------
 

@@ -47,11 +47,8 @@ class TerminalCapture:
         return self._tee.pid if self._tee is not None else None
 
     def start(self) -> None:
-        """Capture from now on, for one cell. Raises ``OSError`` where that is not possible.
-
-        Does nothing when descriptor 2 is no terminal: then the user has redirected it.
-        """
-        if self.active or not os.isatty(2):
+        """Capture from now on, for one cell. Raises ``OSError`` where that is not possible."""
+        if self.active:
             return
         if self._tee is None or self._tee.poll() is not None:
             self.close()

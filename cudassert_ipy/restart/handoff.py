@@ -11,7 +11,6 @@ connection file, lives longer, and what it names is only offered, never run by i
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
@@ -24,6 +23,7 @@ from typing import Any
 from cudassert_ipy import messages
 from cudassert_ipy.errors import CudassertError
 from cudassert_ipy.model import Record
+from cudassert_ipy.restart.pending import pending_path
 
 VERSION = 1
 """Layout of the file; a reader refuses every other one."""
@@ -156,12 +156,6 @@ def read(path: Path) -> Handoff:
         raise HandoffError(messages.HANDOFF_OTHER_PROCESS)
     _check_age(handoff, MAX_AGE)
     return handoff
-
-
-def pending_path(directory: Path, connection_file: str) -> Path:
-    """Return where a handoff waits for a restart by hand of the kernel with that file."""
-    digest = hashlib.sha256(Path(connection_file).name.encode()).hexdigest()[:32]
-    return directory / f"cudassert-pending-{digest}.json"
 
 
 def write_pending(handoff: Handoff, directory: Path, connection_file: str) -> Path:

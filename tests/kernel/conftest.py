@@ -13,14 +13,19 @@ def start_kernel(tmp_path_factory):
     kernels = []
 
     def start(
-        *, load: bool = True, simulator: bool = True, buttons: bool = False, **environment: str
+        *,
+        load: bool = True,
+        simulator: bool = True,
+        buttons: bool = False,
+        arguments: list[str] | None = None,
+        **environment: str,
     ) -> Kernel:
         environment.setdefault("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
         if simulator:
             environment["CUDASSERT_SIMULATOR"] = "1"
         if buttons:
             environment["JPY_SESSION_NAME"] = "test.ipynb"
-        kernel = Kernel(environment)
+        kernel = Kernel(environment, arguments)
         kernels.append(kernel)
         if load:
             assert kernel.run("%load_ext cudassert_ipy").status == "ok"

@@ -88,12 +88,13 @@ class Outcome:
 class Kernel:
     """A kernel and its client; the extension is loaded unless asked otherwise."""
 
-    def __init__(self, environment: dict[str, str], **options: Any) -> None:
+    def __init__(self, environment: dict[str, str], arguments: list[str] | None = None) -> None:
         self.manager = jupyter_client.KernelManager(kernel_name="python3")
         # ipykernel leaves fd 1 and 2 alone where it sees pytest; users' kernels do not.
         inherited = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
         self.manager.start_kernel(
-            env={**inherited, "OMP_NUM_THREADS": "1", **environment}, **options
+            env={**inherited, "OMP_NUM_THREADS": "1", **environment},
+            extra_arguments=arguments or [],
         )
         self.client = self.manager.blocking_client()
         self.client.start_channels()
@@ -202,6 +203,14 @@ class Kernel:
     @property
     def pid(self) -> int:
         return int(self.manager.provisioner.pid)
+
+    def restart_by_hand(self) -> None:
+        """Restart as a front end's menu does: a new process on the old connection file."""
+        self.manager.restart_kernel(now=True)
+        self.client.stop_channels()
+        self.client = self.manager.blocking_client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
 
     def close(self) -> None:
         self.client.stop_channels()

@@ -121,6 +121,24 @@ def test_without_a_device_it_says_so(start_kernel):
     assert kernel.run("%%cuda_debug\nemb(torch.tensor([10]))").reply["ename"] == "OperandError"
 
 
+def test_values_stay_out_of_the_notebook_on_request(kernel):
+    """With `show_values = False` no tensor value reaches an output."""
+    kernel.run("%config CudaDebug.show_values = False")
+    cell = kernel.run("%%cuda_debug\nmodel(ids.cuda() * 7)")
+    assert cell.reply["ename"] == "OperandError"
+    assert "7000" not in str([m["content"] for m in cell.messages]) + str(cell.reply)
+    assert cell.diagnoses[0]["finding"]["bad_positions"]
+
+
+def test_the_time_limit_of_the_cell_counts(kernel):
+    """`--timeout` limits the replay that comes by itself."""
+    kernel.run("import os, time\nmain = os.getpid()")
+    cell = kernel.run(
+        "%%cuda_debug --no-guard --timeout 1\nif os.getpid() != main: time.sleep(600)\n" + FAILING
+    )
+    assert cell.diagnoses[0]["replay"]["outcome"] == "timed_out"
+
+
 def test_no_child_is_left(kernel):
     """After good cells and bad ones no process of ours remains."""
     kernel.run("%%cuda_debug\n1")

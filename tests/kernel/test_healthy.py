@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 pytestmark = pytest.mark.kernel
@@ -104,6 +106,27 @@ def test_a_fault_in_a_hook_never_masks_the_users_error(start_kernel):
     cell = kernel.run("1 / 0")
     assert cell.reply["ename"] == "ZeroDivisionError"
     assert "your cell is not affected" in cell.stdout
+
+
+def test_the_capture_can_be_turned_off(start_kernel):
+    """`CudaDebug.capture` gives the descriptors back at once, and takes them again."""
+    kernel = start_kernel(simulator=False)
+    target = "__import__('os').readlink('/proc/self/fd/2')"
+    assert "cudassert-fd" in kernel.evaluate(target)
+    kernel.run("%config CudaDebug.capture = False")
+    assert kernel.evaluate(target).startswith("pipe:")
+    kernel.run("%config CudaDebug.capture = True")
+    assert "cudassert-fd" in kernel.evaluate(target)
+
+
+def test_captured_text_goes_with_the_process(start_kernel):
+    """A kernel that ends leaves no file of ours behind."""
+    kernel = start_kernel(simulator=False)
+    path = Path(kernel.evaluate("__import__('os').readlink('/proc/self/fd/2')"))
+    assert path.exists()
+    kernel.client.shutdown()
+    kernel.wait_until(lambda: not kernel.manager.is_alive(), timeout=20)
+    assert not path.exists()
 
 
 def test_disabled_by_the_environment(start_kernel):

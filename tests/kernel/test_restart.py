@@ -130,6 +130,61 @@ def test_a_set_up_cell_that_fails_stops_the_rest(start_kernel):
     assert kernel.evaluate("'late' in globals()") is False
 
 
+def test_a_restart_by_hand_is_taken_up(start_kernel):
+    """Where exec is not proven: printed steps, and the next `%load_ext` offers what was left."""
+    kernel = start_kernel(VSCODE_PID="1")
+    kernel.run(SETUP)
+    assert kernel.run(FAILING).status == "error"
+    cell = kernel.run("%cuda_debug restart")
+    assert cell.status == "ok"
+    assert "1. " in cell.stdout
+    assert "CUDA_LAUNCH_BLOCKING=1" in cell.stdout
+    kernel.restart_by_hand()
+    offered = kernel.run("%load_ext cudassert_ipy")
+    assert "%cuda_debug restart" in offered.stdout
+    assert kernel.evaluate("'model' in globals()") is False
+    sent = kernel.send("%cuda_debug restart")
+    kernel.finish(sent)
+    kernel.wait_until(lambda: (diagnosis_of_last_update(kernel) or {}).get("finding"))
+    assert diagnosis_of_last_update(kernel)["finding"]["bad_values"] == [FOUND]
+    assert kernel.evaluate("torch.ones(2).cuda().sum().item()") == 2.0
+
+
+def test_a_handoff_that_is_not_ours_is_ignored(start_kernel, tmp_path):
+    """A handoff from elsewhere runs nothing; the kernel starts as ever."""
+    path = tmp_path / "handoff.json"
+    path.write_text('{"version": 1, "pid": 1, "cells": [{"source": "ran = True"}]}')
+    path.chmod(0o600)
+    kernel = start_kernel(
+        load=False,
+        arguments=[
+            f"--CudaDebug.handoff={path}",
+            "--InteractiveShellApp.extra_extensions=cudassert_ipy",
+        ],
+    )
+    assert kernel.evaluate("'ran' in globals()") is False
+    assert kernel.run("%cuda_debug").status == "ok"
+
+
+def test_cancel_stops_the_set_up(start_kernel):
+    """The cancel button ends the set-up that runs again, between two cells."""
+    kernel = start_kernel(buttons=True)
+    for number in range(8):
+        kernel.run(f"import time; time.sleep(0.5); ran = {number}")
+    kernel.run(SETUP)
+    cell = kernel.run(FAILING)
+    kernel.click(cell.panels[0], "Restart and replay")
+    kernel.click(cell.panels[0], "Restart now")
+    kernel.click(cell.panels[0], "Cancel", timeout=60)
+    kernel.wait_until(
+        lambda: any(
+            "ancelled" in str(s.get("value")) for s in kernel.visible(cell.panels[0]).values()
+        )
+    )
+    assert kernel.evaluate("'model' in globals()") is False
+    assert kernel.evaluate("ran") < 7
+
+
 def test_restart_without_a_failure_runs_the_set_up(start_kernel):
     """`%cuda_debug restart` works when nothing failed: set-up only, and the simulator stays on."""
     kernel = start_kernel(simulator=False)
