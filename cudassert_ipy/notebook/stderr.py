@@ -316,10 +316,14 @@ class Captures:
         """Return the text of the running (or last) cell, fd 2 first."""
         return b"\n".join(text for c in self._captures if (text := c.cell_text()))
 
-    def sync(self) -> None:
-        """Show everything that was written so far, so that what follows stands below it."""
+    def end_cell(self) -> None:
+        """Show the rest of a cell's text, which else might reach the next cell's output."""
         for capture in self._captures:
             capture.pump(final=True, directly=True)
+
+    def sync(self) -> None:
+        """Show everything that was written so far, so that what follows stands below it."""
+        self.end_cell()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
 

@@ -87,6 +87,10 @@ class TerminalCapture:
             os.ftruncate(self._file, 0)
             self._mark = 0
 
+    def end_cell(self) -> None:
+        """Do what the end of a cell needs: give the descriptor back."""
+        self.stop()
+
     def cell_text(self) -> bytes:
         """Return what was written since :meth:`begin_cell`, at most ``READ_LIMIT`` bytes."""
         if self._tee is None:
