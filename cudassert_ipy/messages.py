@@ -454,12 +454,12 @@ HINT_LABELS_FROM_ONE = (
     "The labels run from 1 to {classes}; classes are counted from 0. Subtract 1 from the labels."
 )
 HINT_OFF_BY_ONE = {
-    "embedding": "Off by one: with {size} rows the last id is {size} - 1. Make the table {needed} "
+    "embedding": "Off by one: with {size} rows the last id is {last}. Make the table {needed} "
     "rows long, or count ids from 0.",
-    "target": "Off by one: with {size} classes the last label is {size} - 1. Give the model "
+    "target": "Off by one: with {size} classes the last label is {last}. Give the model "
     "{needed} outputs, or count labels from 0.",
-    "index": "Off by one: with size {size} the last index is {size} - 1.",
-    "gather": "Off by one: with size {size} the last index is {size} - 1.",
+    "index": "Off by one: with size {size} the last index is {last}.",
+    "gather": "Off by one: with size {size} the last index is {last}.",
 }
 HINT_MINUS_ONE_LABEL = (
     "-1 is not ignored here: ignore_index is {ignore_index}. Pass ignore_index=-1, or mark such "

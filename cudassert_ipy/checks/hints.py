@@ -22,17 +22,21 @@ def hint_for(
     size = high + 1
     if high < low:
         return messages.HINT_EMPTY
-    if values == {size}:
+    # Only the first offending values are listed: the extremes speak for the others.
+    lowest, highest = statistics.minimum, statistics.maximum
+    too_small = lowest < low and lowest not in operand.special
+    too_large = highest > high and highest not in operand.special
+    if values == {size} and highest == size and not too_small:
         if operator.family == "target" and statistics.minimum >= 1:
             return messages.HINT_LABELS_FROM_ONE.format(classes=size)
         template = messages.HINT_OFF_BY_ONE[operator.family]
-        return template.format(size=size, needed=size + 1)
+        return template.format(size=size, last=high, needed=size + 1)
     if operator.family == "target" and values == {-1}:
         ignore = operand.special[0] if operand.special else -100
         return messages.HINT_MINUS_ONE_LABEL.format(ignore_index=ignore)
-    if values and max(values) < low:
+    if values and max(values) < low and not too_large:
         return messages.HINT_NEGATIVE[operator.family].format(low=low)
-    if values and min(values) > high:
+    if values and min(values) > high and not too_small:
         template = messages.HINT_TOO_LARGE[operator.family]
         return template.format(size=size, needed=max(statistics.maximum, *values) + 1)
     return ""
