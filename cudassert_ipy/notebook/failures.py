@@ -14,6 +14,7 @@ from cudassert_ipy.model import Cell, Diagnosis
 from cudassert_ipy.notebook import device, diagnosing
 from cudassert_ipy.report.private import without_values
 from cudassert_ipy.report.text import one_line
+from cudassert_ipy.restart.start import BLOCKING
 
 if TYPE_CHECKING:
     from cudassert_ipy.notebook.debugging import DebugCell
@@ -129,6 +130,8 @@ class Failures:
             device.synchronize()  # CUDA prints its assertions only in a synchronizing call
             failure = decode_exception(error, session.captures.cell_text())
         session.captures.sync()
+        if failure.blocking is None and session.start.environment.get(BLOCKING) == "1":
+            failure = replace(failure, blocking=True)  # the text never shows that they were
         context = diagnosing.decide_context(failure)
         first = context == "dead" and not session.dead
         if first:

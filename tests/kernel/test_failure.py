@@ -156,6 +156,21 @@ def test_loaded_after_the_crash(start_kernel):
     assert len(cell.panels) == 1
 
 
+def test_with_blocking_launches_the_line_is_the_cause(start_kernel):
+    """Under CUDA_LAUNCH_BLOCKING=1 the error comes at the operation, and the panel knows it."""
+    kernel = start_kernel(CUDA_LAUNCH_BLOCKING="1")
+    kernel.run(SETUP)
+    cell = kernel.run(FAILING)
+    assert cell.status == "error"
+    assert "still running" not in cell.stdout
+    [diagnosis] = cell.diagnoses
+    assert diagnosis["failure"]["blocking"] is True
+    assert diagnosis["reported_at"]["line"] == 1
+    text = next(b["text/plain"] for b in cell.bundles if "text/html" in b)
+    assert "Only where Python noticed" not in text
+    assert "Only where Python noticed" not in cell.traceback
+
+
 def test_a_look_alike_by_hand_is_no_dead_context(start_kernel):
     """An exception with the words but a living device is not called a dead context."""
     kernel = start_kernel()
