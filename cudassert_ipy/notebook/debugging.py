@@ -9,6 +9,7 @@ from cudassert_ipy import messages
 from cudassert_ipy.notebook import device
 
 if TYPE_CHECKING:
+    from cudassert_ipy.model import TensorRow
     from cudassert_ipy.notebook.session import Session
 
 
@@ -20,7 +21,7 @@ class DebugCell:
         self.options = options
         self._guard: Any = None
         self._checkpoint: Any = None
-        self._rows: tuple[Any, ...] = ()
+        self._checked: tuple[TensorRow, ...] = ()
 
     @classmethod
     def begin(cls, session: Session, line: str | None) -> DebugCell | None:
@@ -78,17 +79,22 @@ class DebugCell:
         checkpoint, self._checkpoint = self._checkpoint, None
         return checkpoint
 
+    @property
+    def rows(self) -> tuple[TensorRow, ...]:
+        """The operands that the guard has checked so far."""
+        return self._checked if self._guard is None else self._guard.rows
+
     def end(self) -> None:
         """Stop checking: the cell is over."""
         guard, self._guard = self._guard, None
         if guard is not None:
-            self._rows = tuple(guard.rows)
+            self._checked = guard.rows
             guard.__exit__(None, None, None)
 
     def report_good_cell(self) -> None:
         """Show the checked tensors, where ``--stats`` asked for them."""
         if self.options.stats:
-            self._session.display.show_tensors(self._rows)
+            self._session.display.show_tensors(self.rows)
 
     def abandon(self) -> None:
         """Let go of whatever is left: the guard, a checkpoint that was not needed."""

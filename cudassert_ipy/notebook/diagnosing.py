@@ -13,7 +13,7 @@ from cudassert_ipy.notebook.debug_cell import find_magic_line
 
 if TYPE_CHECKING:
     from cudassert_ipy.errors import OperandError
-    from cudassert_ipy.model import Context, Failure
+    from cudassert_ipy.model import Context, Environment, Failure, TensorRow
 
 
 def classify(error: BaseException) -> Context:
@@ -79,8 +79,13 @@ def actions_for(context: Context, *, can_replay: bool) -> tuple[str, ...]:
     return (*(("replay",) if can_replay else ()), "restart_and_replay", "restart", "report")
 
 
-def from_operand_error(error: OperandError, cell: Cell, environment: Any) -> Diagnosis:
-    """Return the diagnosis of a mistake that the guard caught before the launch."""
+def from_operand_error(
+    error: OperandError, cell: Cell, environment: Environment, tensors: tuple[TensorRow, ...]
+) -> Diagnosis:
+    """Return the diagnosis of a mistake that the guard caught before the launch.
+
+    ``tensors``: what the guard has checked so far, the bad operand included.
+    """
     return Diagnosis(
         cell=cell,
         finding=error.finding,
@@ -90,6 +95,7 @@ def from_operand_error(error: OperandError, cell: Cell, environment: Any) -> Dia
             outcome="raised",
             exception=str(error),
         ),
+        tensors=tensors,
         context="alive",
         actions=("report",),
         environment=environment,

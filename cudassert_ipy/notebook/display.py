@@ -37,7 +37,7 @@ class Display:
         self.display_id = f"cudassert-{uuid.uuid4().hex}"
         self.parent = parent_of_current_cell(self._session.shell)
         self._publish(diagnosis, update=False)
-        if diagnosis.actions != ("report",) and self._session.has_buttons:
+        if self._session.has_buttons:
             self._show_panel(diagnosis)
 
     def update(self, diagnosis: Diagnosis) -> None:

@@ -115,8 +115,9 @@ class Failures:
         self._session.dead_repr.remove()
 
     def _diagnose_operand_error(self, error: OperandError) -> Diagnosis:
-        environment = self._session.environment()
-        diagnosis = diagnosing.from_operand_error(error, self._cell(), environment)
+        session = self._session
+        rows = session.debug.rows if session.debug is not None else ()
+        diagnosis = diagnosing.from_operand_error(error, self._cell(), session.environment(), rows)
         diagnosis = self._as_typed(diagnosis)
         self._remember(diagnosis)
         return diagnosis

@@ -30,6 +30,7 @@ def test_the_guard_raises_before_the_launch(kernel):
     assert finding["source"] == 'rows = model(batch["ids"])'
     assert diagnosis["replay"]["state"] == "guard"
     assert diagnosis["context"] == "alive"
+    assert [row["maximum"] for row in diagnosis["tensors"]] == [1000]
     assert kernel.run("batch['ids'].max().item()").bundles[-1]["text/plain"] == "1000"
 
 
