@@ -65,7 +65,13 @@ def view(diagnosis: Diagnosis, *, in_kernel: bool = True) -> View:
         source = marked_source(finding)
         rows += finding_rows(diagnosis)
         details += finding_details(finding)
-        printed = failure_rows(diagnosis, in_kernel=in_kernel) + printed
+        # The finding has said what happened and what must hold, better than the assertion can.
+        kept = ("noticed", "message", "note")
+        printed = [
+            item
+            for item in failure_rows(diagnosis, in_kernel=in_kernel)
+            if item.label in {messages.LABELS[key] for key in kept}
+        ] + printed
     elif diagnosis.replay is not None:
         outcome = diagnosis.replay.outcome
         title, tone = phrase(messages.REPLAY_TITLES[outcome]), "unsure"
@@ -293,6 +299,11 @@ def _steps(diagnosis: Diagnosis) -> list[Phrase]:
     if diagnosis.finding is not None:
         number = diagnosis.finding.line
         line = "the line" if number is None else f"line {numbers.number(number)}"
+        if number is not None and len(diagnosis.finding.frames) > 1:
+            inner = diagnosis.finding.frames[-1]
+            line = messages.NEXT_FIX_INNER.format(
+                line=numbers.number(inner.line), function=clean_line(inner.function, 60)
+            )
         template = (
             messages.NEXT_FIX_DEAD if diagnosis.context == "dead" else messages.NEXT_FIX_ALIVE
         )
@@ -314,9 +325,17 @@ def _steps(diagnosis: Diagnosis) -> list[Phrase]:
 def _place(diagnosis: Diagnosis) -> str:
     number = diagnosis.cell.execution_count
     places = [] if number is None else [f"cell [{numbers.number(number)}]"]
-    if diagnosis.finding is not None and diagnosis.finding.line is not None:
-        places.append(f"line {numbers.number(diagnosis.finding.line)}")
-    return ", ".join(places)
+    finding = diagnosis.finding
+    if finding is None or finding.line is None:
+        return ", ".join(places)
+    if len(finding.frames) < 2:
+        places.append(f"line {numbers.number(finding.line)}")
+        return ", ".join(places)
+    # The accused line is in a function that the cell called: its number is not the cell's.
+    places.append(f"line {numbers.number(finding.frames[0].line)}")
+    inner = finding.frames[-1]
+    function = clean_line(inner.function, 60)
+    return f"{', '.join(places)} → {function}, line {numbers.number(inner.line)}"
 
 
 def _versions(environment: Environment) -> str:
