@@ -119,10 +119,7 @@ def _short(diagnosis: Diagnosis) -> View:
     elif failure is None or failure.kind == "not_cuda":
         title = phrase(messages.NO_CUDA_IN_TEXT)
     else:
-        sentences = (
-            messages.KIND_EXPLANATIONS[failure.kind],
-            messages.CONTEXT_ALIVE,
-        )
+        sentences = (messages.KIND_EXPLANATIONS[failure.kind], _alive(diagnosis))
         title = join([(*_failure_title(failure), Part(".")), *map(phrase, sentences)])
     return View(
         tone="quiet",
@@ -283,13 +280,19 @@ def _context(diagnosis: Diagnosis, *, in_kernel: bool) -> list[Row]:
             rows.append(row("lost", join([phrase(messages.LOST), phrase(messages.KEPT)])))
         return rows
     if state == "alive":
-        text = messages.CONTEXT_ALIVE if in_kernel else messages.CONTEXT_ALIVE_LOG
-        if diagnosis.replay is not None and diagnosis.replay.state == "guard":
-            text = messages.CONTEXT_GUARD
-        elif diagnosis.replay is not None and diagnosis.replay.state == "rerun":
-            text = messages.CONTEXT_RESTARTED
+        text = _alive(diagnosis) if in_kernel else messages.CONTEXT_ALIVE_LOG
         return [row("context", phrase(text))]
     return [row("context", phrase(messages.CONTEXT_UNKNOWN))]
+
+
+def _alive(diagnosis: Diagnosis) -> str:
+    """Return why the context is alive: it never died, the guard stepped in, or a restart."""
+    replay = diagnosis.replay
+    if diagnosis.cell.first_failed is not None or (replay is not None and replay.state == "rerun"):
+        return messages.CONTEXT_RESTARTED
+    if replay is not None and replay.state == "guard":
+        return messages.CONTEXT_GUARD
+    return messages.CONTEXT_ALIVE
 
 
 def _steps(diagnosis: Diagnosis) -> list[Phrase]:

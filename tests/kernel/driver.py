@@ -187,13 +187,16 @@ class Kernel:
         return found
 
     def click(self, root: str, label: str, timeout: float = 30.0) -> None:
-        """Click the button with that label below the widget ``root``."""
+        """Click the button with that label (or that begins so) below the widget ``root``."""
 
         def button() -> str | None:
-            for key, state in self.visible(root).items():
-                if state.get("_model_name") == "ButtonModel" and label in state["description"]:
-                    return None if state.get("disabled") else key
-            return None
+            buttons = {
+                state["description"]: key
+                for key, state in self.visible(root).items()
+                if state.get("_model_name") == "ButtonModel" and not state.get("disabled")
+            }
+            begin_so = [text for text in buttons if text.startswith(label)]
+            return buttons.get(label) or (buttons[begin_so[0]] if begin_so else None)
 
         self.wait_until(lambda: button() is not None, timeout)
         key = button()

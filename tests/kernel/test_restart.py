@@ -96,6 +96,20 @@ def test_two_clicks_restart_and_replay(start_kernel):
     check_the_new_kernel(kernel, pid, 5)
 
 
+def test_the_restart_button_runs_the_set_up_and_replays_nothing(start_kernel):
+    """`Restart` shows the plan too, runs the set-up again without blocking, and says it is alive."""
+    kernel = start_kernel(buttons=True)
+    kernel.run(SETUP)
+    cell = kernel.run(FAILING)
+    kernel.click(cell.panels[0], "Restart")
+    kernel.click(cell.panels[0], "Restart now")
+    kernel.wait_until(lambda: diagnosis_of_last_update(kernel)["context"] == "alive", timeout=60)
+    shown = [m for m in kernel.log if m["msg_type"] == "update_display_data"][-1]
+    assert "The kernel was restarted" in shown["content"]["data"]["text/plain"]
+    blocking = "__import__('os').environ.get('CUDA_LAUNCH_BLOCKING')"
+    assert kernel.evaluate(f"[{blocking}, model.weight.is_cuda]") == [None, True]
+
+
 def test_the_badge_restarts_without_blocking(dead_kernel, start_kernel):
     """The button beside the badge restarts once more, without blocking launches."""
     kernel = start_kernel(buttons=True)
