@@ -33,19 +33,19 @@ class Display:
 
     def show(self, diagnosis: Diagnosis) -> None:
         """Show a diagnosis in the running cell, as a new output with buttons under it."""
-        self._session.diagnosis = diagnosis
-        self.display_id = f"cudassert-{uuid.uuid4().hex}"
-        self.parent = parent_of_current_cell(self._session.shell)
-        self._publish(diagnosis, update=False)
+        self._show_output(diagnosis)
         if self._session.has_buttons:
             self._show_panel(diagnosis)
 
     def update(self, diagnosis: Diagnosis) -> None:
-        """Show a diagnosis in place of the one shown before, wherever that stands."""
-        self._session.diagnosis = diagnosis
+        """Show a diagnosis in place of the one shown before, wherever that stands.
+
+        The widget is the caller's to update.
+        """
         if self.display_id is None or not self._session.in_kernel:
-            self.show(diagnosis)
+            self._show_output(diagnosis)
         else:
+            self._session.diagnosis = diagnosis
             self._publish(diagnosis, update=True)
 
     def show_tensors(self, rows: Iterable[TensorRow]) -> None:
@@ -62,6 +62,12 @@ class Display:
         panel, self.panel = self.panel, None
         if panel is not None:
             panel.close()
+
+    def _show_output(self, diagnosis: Diagnosis) -> None:
+        self._session.diagnosis = diagnosis
+        self.display_id = f"cudassert-{uuid.uuid4().hex}"
+        self.parent = parent_of_current_cell(self._session.shell)
+        self._publish(diagnosis, update=False)
 
     def _publish(
         self, diagnosis: Diagnosis, *, update: bool, display_id: str | None = None

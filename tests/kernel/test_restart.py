@@ -97,7 +97,7 @@ def test_two_clicks_restart_and_replay(start_kernel):
 
 
 def test_the_restart_button_runs_the_set_up_and_replays_nothing(start_kernel):
-    """`Restart` shows the plan too, runs the set-up again without blocking, and says it is alive."""
+    """`Restart` shows the plan too, runs the set-up without blocking, and says it is alive."""
     kernel = start_kernel(buttons=True)
     kernel.run(SETUP)
     cell = kernel.run(FAILING)
