@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import TYPE_CHECKING, Any
 
+from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 
 if TYPE_CHECKING:
@@ -41,8 +41,9 @@ def _detach(shell: Any) -> None:
         callbacks.clear()  # the user's listeners belong to the parent; ours do too
     shell._showtraceback = lambda *_args: None
     shell.display_pub = _TextOnly(shell=shell)
-    sys.displayhook = shell.displayhook = _show_value
-    shell.display_trap.hook = _show_value
+    # IPython's own plain hook, which prints; ipykernel's would send to the front end.
+    shell.displayhook = DisplayHook(shell=shell)
+    shell.display_trap.hook = shell.displayhook
     if hasattr(shell, "kernel"):
         # input() would wait for a front end for ever (ipykernel 6 and 7).
         shell.kernel._allow_stdin = False
@@ -54,8 +55,3 @@ def _detach(shell: Any) -> None:
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     shell.loop_runner = loop.run_until_complete
-
-
-def _show_value(value: object = None) -> None:
-    if value is not None:
-        print(repr(value)[:10_000])

@@ -185,6 +185,41 @@ def test_nothing_to_replay_is_said(start_kernel):
     assert "nothing to replay" in cell.stderr
 
 
+@pytest.mark.parametrize(
+    "talk",
+    [
+        "print('hello')",
+        "import sys; print('err', file=sys.stderr); sys.stdout.write('x')",
+        "display('shown'); display({'text/html': '<b>x</b>', 'text/plain': 'x'}, raw=True)",
+        "!echo from the shell",
+        "import warnings; warnings.warn('careful')",
+        "import logging; logging.warning('careful')",
+        "from IPython.display import clear_output, HTML; clear_output(); display(HTML('<i>x</i>'))",
+        "import os; os.write(1, b'fd 1'); os.write(2, b'fd 2')",
+        "get_ipython().run_cell('1 + 1')",
+        "%matplotlib --list",
+    ],
+)
+def test_a_cell_that_talks_is_replayed(start_kernel, talk):
+    """Whatever the cell shows before the bad operand, the finding is the same."""
+    kernel = start_kernel()
+    kernel.run(SETUP)
+    assert kernel.run(f"{talk}\n{FAILING}\n1 + 1").status == "error"
+    [diagnosis] = kernel.run("%cuda_debug replay").diagnoses
+    assert diagnosis["replay"]["outcome"] == "raised", diagnosis["replay"]
+    assert diagnosis["finding"]["bad_values"] == [1000]
+
+
+def test_the_last_expression_of_a_replayed_cell_is_shown(start_kernel):
+    """A replay that runs through displays its last expression like any cell."""
+    kernel = start_kernel()
+    kernel.run(SETUP)
+    kernel.run("import os\nmain = os.getpid()")
+    kernel.run("if os.getpid() == main:\n    model(batch['ids'])\nbatch['ids'].shape")
+    [diagnosis] = kernel.run("%cuda_debug replay").diagnoses
+    assert diagnosis["replay"]["exception"] is None
+
+
 def test_lines_count_in_the_cell_as_typed(start_kernel):
     """Blank lines at the top of a cell, which IPython drops, are counted."""
     kernel = start_kernel()
