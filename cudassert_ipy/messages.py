@@ -230,6 +230,7 @@ AND_MORE = "and {count} more"
 NAN_COUNT = "{count} NaN"
 CERTAIN = "Certain: no lost value took part in it."
 CERTAIN_GUARD = "Certain: these are the values that were about to go to the GPU."
+NOT_CERTAIN_NOTE = "Not certain: see the note."
 NOT_CERTAIN = (
     "Not certain: values that lived only on the GPU are lost and were replaced by zeros, and this "
     "finding depends on them."
@@ -248,8 +249,7 @@ REPLAY_TEXTS = {
     "clean": "Ruled out: an index or label out of range in the operations that are checked, with "
     "the values of this run. Not ruled out: overflow in half precision, custom CUDA code, a race "
     "between kernels, hardware.",
-    "inconclusive": "It did not find the cause, and it does not rule one out: it had to go on with "
-    "made-up values.",
+    "inconclusive": "It did not find the cause, and it does not rule one out.",
     "crashed": "This says nothing about your code. The kernel itself is untouched.",
     "timed_out": "It was stopped after {seconds} s without an answer. The kernel itself is "
     "untouched.",
@@ -258,6 +258,19 @@ REPLAY_TEXTS = {
 REPLAY_RERUN_CLEAN = "The cell ran through in the restarted kernel."
 SUBSTITUTED = (
     "{count} {tensors} lived only on the GPU and {verb} lost with it; zeros stood in for {them}."
+)
+DOUBT_OPERATION = (
+    "What the GPU printed is about {operations}: this may be a second mistake, not the one it "
+    "died of."
+)
+DOUBT_CHANGED = (
+    "The cell had changed {names} before it failed, so this replay did not start from the values "
+    "of then. Restart and replay does."
+)
+DOUBT_NOT_MET = (
+    "The GPU did find a bad value; this replay, which starts from what the failed cell left, did "
+    "not meet it again. Restart and replay, or %%cuda_debug on top of the cell, keeps the state "
+    "from before it."
 )
 REPLAY_STATES = {
     "checkpoint": "the state from before the cell",

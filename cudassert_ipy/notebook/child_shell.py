@@ -11,6 +11,8 @@ from IPython.core.displaypub import DisplayPublisher
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cudassert_ipy.replay.host_state import HostState
+
 
 class _TextOnly(DisplayPublisher):
     """Prints the text of what the cell displays, and nothing else."""
@@ -24,11 +26,16 @@ class _TextOnly(DisplayPublisher):
         """Do nothing: nothing is shown that could be cleared."""
 
 
-def executor(shell: Any) -> Callable[[str], None]:
-    """Return a function for the child that runs one cell as IPython would, and raises its error."""
+def executor(shell: Any, state: HostState | None = None) -> Callable[[str], None]:
+    """Return a function for the child that runs one cell as IPython would, and raises its error.
+
+    ``state``: variables to put back first, where the cell may have changed its own inputs.
+    """
 
     def execute(source: str) -> None:
         _detach(shell)
+        if state is not None:
+            state.restore(shell.user_ns)
         result = shell.run_cell(source, store_history=False)
         result.raise_error()
 

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cudassert_ipy.replay.host_state import HostState
     from cudassert_ipy.replay.rng import RandomState
 
 MAX_CELLS = 10_000
@@ -23,6 +24,7 @@ class CellRecord:
         seconds: how long it ran.
         succeeded: None where that is unknown (it ran before the extension was loaded).
         rng: states of the host random generators when it started, if torch was loaded then.
+        host_state: small variables when it started, if torch could use a device then.
 
     """
 
@@ -35,6 +37,7 @@ class CellRecord:
         self.seconds: float | None = None
         self.succeeded: bool | None = None
         self.rng: RandomState | None = None
+        self.host_state: HostState | None = None
         self.store_history = True
 
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from cudassert_ipy import messages
 from cudassert_ipy.errors import CudassertError
 from cudassert_ipy.notebook import device
+from cudassert_ipy.notebook.cell_names import names_read_first
 from cudassert_ipy.notebook.child_shell import executor
 from cudassert_ipy.notebook.diagnosing import actions_for, as_typed
+from cudassert_ipy.notebook.judging import judge
 from cudassert_ipy.replay.checkpoint import Checkpoint
 from cudassert_ipy.replay.protocol import ReplayRequest
 from cudassert_ipy.replay.state import FLOAT_BUDGET, HostCopies
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from cudassert_ipy.model import Diagnosis, ReplayState
     from cudassert_ipy.notebook.recorder import CellRecord
     from cudassert_ipy.notebook.session import Session
+    from cudassert_ipy.replay.host_state import HostState
 
 
 class Replaying:
@@ -44,8 +47,20 @@ class Replaying:
             copies.take_all(self._session.shell.user_ns, float_budget)
         return self._fork(copies)
 
-    def _fork(self, copies: HostCopies) -> Any:
-        return Checkpoint.take(copies, execute=executor(self._session.shell))
+    def _fork(self, copies: HostCopies, state: HostState | None = None) -> Any:
+        return Checkpoint.take(copies, execute=executor(self._session.shell, state))
+
+    def _changed_inputs(self, cell: CellRecord) -> list[str]:
+        """Return what the cell reads and had changed, as far as it cannot be put back."""
+        shell = self._session.shell
+        try:
+            source = shell.transform_cell(cell.source)
+        except Exception:  # a transformer of the user's; the raw cell will do
+            source = cell.source
+        names = names_read_first(source)
+        lost = cell.host_state.lost(shell.user_ns) if cell.host_state is not None else ()
+        moved = (n for n in names if hasattr(type(shell.user_ns.get(n)), "__next__"))
+        return sorted({*moved, *(name for name in lost if name in names)})
 
     def from_checkpoint(
         self, checkpoint: Any, diagnosis: Diagnosis, timeout: float | None
@@ -119,7 +134,11 @@ class Replaying:
         cell = self._failed_cell()
         if not self._session.can_fork:
             raise CudassertError(messages.CANNOT_FORK)
-        checkpoint = self._fork(self._session.copies) if self._session.dead else self.checkpoint(0)
+        copies = self._session.copies
+        if not self._session.dead:
+            copies = HostCopies()
+            copies.take_all(self._session.shell.user_ns, 0)
+        checkpoint = self._fork(copies, cell.host_state)
         return diagnosis, checkpoint.start(self._request(cell, "after_failure"))
 
     def _failed_cell(self) -> CellRecord:
@@ -154,7 +173,10 @@ class Replaying:
             tensors=result.tensors,
             actions=actions_for(context, can_replay=result.replay.outcome != "raised"),
         )
-        found = as_typed(found, self._failed_cell().source)
+        cell = self._failed_cell()
+        found = as_typed(found, cell.source)
+        after = result.replay.state == "after_failure"
+        found = judge(found, self._changed_inputs(cell) if after else ())
         return replace(found, reported_at=diagnosis.reported_at)
 
     @staticmethod

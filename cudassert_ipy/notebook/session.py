@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cudassert_ipy.notebook.replaying import Replaying
     from cudassert_ipy.notebook.restarting import Restarting
     from cudassert_ipy.notebook.terminal_stderr import TerminalCapture
-
+    from cudassert_ipy.replay.host_state import HostState
 
 SLOW_SECONDS = 10.0
 """After a cell longer than this, blocking launches are called to mind."""
@@ -68,6 +68,7 @@ class Session:
         self.pending: Diagnosis | None = None
         self.dead_repr = device.DeadTensorRepr()
         self._copies: Any = None
+        self._host_state: HostState | None = None
         self._parts: dict[str, Any] = {}
 
     @property
@@ -238,11 +239,21 @@ class Session:
             self.captures.start()
         if self.captures.active:
             self.captures.begin_cell()
+        if device.could_use_cuda() and not self.dead:
+            self._note_host_state()
         options = find_magic_line(info.raw_cell)
         if options is not None or (self.guard_always and device.loaded_torch() is not None):
             from cudassert_ipy.notebook.debugging import DebugCell
 
             self.debug = DebugCell.begin(self, options)
+
+    def _note_host_state(self) -> None:
+        """Note small variables, which the cell may change before it fails."""
+        from cudassert_ipy.replay.host_state import HostState
+
+        self._host_state = HostState.take(self.shell.user_ns, self._host_state)
+        if self.recorder.current is not None:
+            self.recorder.current.host_state = self._host_state
 
     def _after_cell(self, result: Any) -> None:
         record = self.recorder.end(result)

@@ -69,6 +69,8 @@ def finding_rows(diagnosis: Diagnosis) -> list[Row]:
     if replay is not None and replay.exception and replay.state != "guard":
         rows.append(row("cpu_torch", code(clean_line(replay.exception, 300))))
     rows.append(row("certainty", _certainty(diagnosis, finding)))
+    if replay is not None and replay.note:
+        rows.append(row("note", plain(replay.note)))
     return rows
 
 
@@ -158,7 +160,9 @@ def _batch_rows(finding: Finding) -> str:
 
 
 def _certainty(diagnosis: Diagnosis, finding: Finding) -> Phrase:
+    replay = diagnosis.replay
     if finding.certainty == "depends_on_substitutes":
-        return phrase(messages.NOT_CERTAIN)
+        noted = replay is not None and bool(replay.note) and replay.substituted == 0
+        return phrase(messages.NOT_CERTAIN_NOTE if noted else messages.NOT_CERTAIN)
     guarded = diagnosis.replay is not None and diagnosis.replay.state == "guard"
     return phrase(messages.CERTAIN_GUARD if guarded else messages.CERTAIN)

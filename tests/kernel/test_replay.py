@@ -220,6 +220,48 @@ def test_the_last_expression_of_a_replayed_cell_is_shown(start_kernel):
     assert diagnosis["replay"]["exception"] is None
 
 
+def test_inputs_that_the_cell_changed_are_put_back(start_kernel):
+    """A replay after the failure does not accuse what only the failed cell's own changes made."""
+    kernel = start_kernel()
+    kernel.run(
+        "import torch, torch.nn.functional as F\n"
+        "y = torch.tensor([1, 2, 3]); lg = torch.randn(3, 2).cuda(); offset = 5\n"
+        "emb = torch.nn.Embedding(10, 3).cuda(); queue = [0, 1, 2, 3]\n"
+        "data = torch.tensor([[1, 2], [3, 4], [5, 10], [1, 1]])"
+    )
+    cases = [
+        ("y -= 1\nF.cross_entropy(lg, y.cuda()).item()", [2], 2),
+        (
+            "offset += 3; ids = torch.arange(2).cuda() + offset\nemb(ids).sum().item()\n"
+            "offset += 100; ids2 = torch.arange(2).cuda() + 9\nemb(ids2).sum().item()",
+            [10],
+            4,
+        ),
+        ("while queue:\n    k = queue.pop(0)\n    emb(data[k].cuda()).sum().item()", [10], 3),
+    ]
+    for cell, bad, line in cases:
+        assert kernel.run(cell).status == "error"
+        [diagnosis] = kernel.run("%cuda_debug replay").diagnoses
+        finding = diagnosis["finding"]
+        assert (finding["bad_values"], finding["line"]) == (bad, line)
+        assert finding["certainty"] == "exact"
+        kernel.run("%cuda_debug simulator off")
+        kernel.run("%cuda_debug simulator on")
+        kernel.run("lg = torch.randn(3, 2).cuda(); emb = torch.nn.Embedding(10, 3).cuda()")
+
+
+def test_inputs_that_are_gone_are_named(start_kernel):
+    """An iterator that the cell has used up makes the replay say so, not 'clean'."""
+    kernel = start_kernel()
+    kernel.run(SETUP)
+    kernel.run("rows = iter([torch.tensor([1]), torch.tensor([1000]), torch.tensor([2])])")
+    assert kernel.run("for row in rows:\n    model(row.cuda()).sum().item()").status == "error"
+    [diagnosis] = kernel.run("%cuda_debug replay").diagnoses
+    assert diagnosis["finding"] is None
+    assert diagnosis["replay"]["outcome"] == "inconclusive"
+    assert "rows" in diagnosis["replay"]["note"]
+
+
 def test_lines_count_in_the_cell_as_typed(start_kernel):
     """Blank lines at the top of a cell, which IPython drops, are counted."""
     kernel = start_kernel()

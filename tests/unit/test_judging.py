@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from cudassert_ipy.model import Assertion, Diagnosis, Failure, Finding, Replay
+from cudassert_ipy.notebook.judging import judge
+
+EMBEDDING = "torch.nn.functional.embedding"
+ASSERTION = Assertion(
+    expression="srcIndex < srcSelectDimSize",
+    file="Indexing.cu",
+    line=1,
+    function=None,
+    operations=(EMBEDDING,),
+    known=True,
+)
+
+
+def diagnosis(*, outcome="raised", state="after_failure", operation=EMBEDDING, known=True):
+    finding = Finding(operation=operation, aten="a", operand="o") if outcome == "raised" else None
+    assertion = ASSERTION if known else Assertion(**{**_fields(ASSERTION), "known": False})
+    return Diagnosis(
+        failure=Failure(kind="device_assert", assertions=(assertion,)),
+        finding=finding,
+        replay=Replay(where="cpu", state=state, outcome=outcome),
+    )
+
+
+def _fields(record):
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
+def test_nothing_speaks_against_a_matching_finding():
+    """The diagnosis stays as it is."""
+    given = diagnosis()
+    assert judge(given, ()) == given
+
+
+def test_changed_inputs_make_a_finding_uncertain():
+    """The names are said, and the certainty goes."""
+    judged = judge(diagnosis(), ("labels", "queue"))
+    assert judged.finding.certainty == "depends_on_substitutes"
+    assert "labels, queue" in judged.replay.note
+
+
+def test_changed_inputs_do_not_touch_a_checkpoint():
+    """A checkpoint has the state from before the cell."""
+    given = diagnosis(state="checkpoint")
+    assert judge(given, ("labels",)) == given
+
+
+def test_another_operation_than_the_device_named_is_doubted():
+    """A finding in another operation may be a second mistake."""
+    judged = judge(diagnosis(operation="torch.nn.functional.cross_entropy"), ())
+    assert judged.finding.certainty == "depends_on_substitutes"
+    assert EMBEDDING in judged.replay.note
+    unknown = diagnosis(operation="torch.nn.functional.cross_entropy", known=False)
+    assert judge(unknown, ()) == unknown
+
+
+def test_a_clean_replay_after_an_assert_is_not_clean():
+    """The device found a bad value: what ran were not the values of that run."""
+    judged = judge(diagnosis(outcome="clean"), ())
+    assert judged.replay.outcome == "inconclusive"
+    assert judge(diagnosis(outcome="clean", state="checkpoint"), ()).replay.outcome == "clean"
