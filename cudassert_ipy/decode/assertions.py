@@ -3,7 +3,9 @@
 NVIDIA's format (CUDA C++ programming guide): ``<file>:<line>: <function>: block: [x,y,z], thread:
 [x,y,z] Assertion `<expression>` failed.`` One line for every failing thread, so there may be a
 million; identical ones are grouped as they come. Windows prints no function; torch 1.4 and older
-print full C++ signatures; logs glue progress bars and rank prefixes in front.
+print full C++ signatures; logs glue progress bars and rank prefixes in front. People leave out
+block and thread, and processes that print at once garble them. What is left looks like assert() of
+a host program: it counts only with a known file, or beside an error that shows a dead device.
 """
 
 from __future__ import annotations
@@ -17,10 +19,15 @@ from cudassert_ipy.decode.lines import LineSplitter
 from cudassert_ipy.model import Assertion
 
 if TYPE_CHECKING:
+    from cudassert_ipy.decode.catalog import KnownAssertion
+    from cudassert_ipy.decode.error_text import ErrorText
     from cudassert_ipy.model import Platform
 
 MAX_GROUPS = 200
 """Different assertions kept; a log with more has said enough."""
+
+MAX_UNPROVEN = 50
+"""The same for those that only the error beside them can prove."""
 
 _MAX_PLACE = 8000
 _MAX_EXPRESSION = 4000
@@ -33,16 +40,20 @@ _ANCHOR = re.compile(
     rf"(?P<where>block|global id): {_INDEX}, (?:thread|local id): {_INDEX}"
     r"(?::? Assertion (?P<verbose>failed: (?=`))?)"
     r"|(?P<hip>Device-side assertion )(?=`)"
-    r"|(?P<short>Assertion )(?=`)"  # a person left out the numbers
+    r"|(?P<short>Assertion )(?=[`'])"  # without the numbers, or with garbled ones
 )
 _SAME_SHAPE = re.compile(rb"block: \[[\d,]+\], thread: \[[\d,]+\] Assertion ")
 _EXPRESSION = re.compile(
     r"(?:`(?P<quoted>.*?)[`'] failed|'(?P<single>.*?)' failed|(?P<bare>[^`'].*?) failed)\.?"
 )
+_GLIBC = re.compile(r"`[^`]*' failed")  # assert() of C: the device closes with a backtick
 _VERBOSE_EXPRESSION = re.compile(r"`(?P<quoted>.*?)`: (?P<message>.*)")
 _PLACE_END = re.compile(
     r"(?:\.(?:cuh?|hip|hp?p?|inl|cp?p?|cc|py)|\bunknown|>):(\d{1,9}):", re.IGNORECASE
 )
+_PLACE_SHORTENED = re.compile(r"\.(?:cuh?|hip)\b(?::(\d{1,9})\b)?", re.IGNORECASE)
+_DEVICE_SOURCE = re.compile(r"\.(?:cuh?|hip)$", re.IGNORECASE)
+_NAME = re.compile(r"(?:[A-Za-z_]\w*::)*(?:operator\(\)|[A-Za-z_]\w*)")
 _PATH_REVERSED = re.compile(r"""[^\s:`"'|\]=]*(?::[A-Za-z](?![A-Za-z0-9]))?""")
 # In front of a path: a progress bar without closing bracket, the numbers of another process's line,
 # the newline of a line inside a repr.
@@ -69,8 +80,20 @@ class _Group:
     verbose_count: int = 0
     values: dict[str, int | float | str] = field(default_factory=dict)
 
+    @property
+    def row(self) -> KnownAssertion | None:
+        return catalog().find(self.expression, self.file, self.function)
+
+    def belongs_to(self, error: ErrorText | None) -> bool:
+        """Whether the error shows that the device printed this, not a host program."""
+        if error is None or error.sticky is False:
+            return False
+        if error.kind == "device_assert" or self.row is not None:
+            return True
+        return error.sticky is True and _DEVICE_SOURCE.search(self.file) is not None
+
     def assertion(self) -> Assertion:
-        row = catalog().find(self.expression, self.file, self.function)
+        row = self.row
         return Assertion(
             expression=self.expression,
             file=self.file,
@@ -94,6 +117,7 @@ class AssertionParser:
     def __init__(self) -> None:
         self._splitter = LineSplitter()
         self._groups: dict[tuple[object, ...], _Group] = {}
+        self._unproven: dict[tuple[object, ...], _Group] = {}
         self._remembered: dict[tuple[bytes, bytes], _Group] = {}
 
     @property
@@ -106,11 +130,22 @@ class AssertionParser:
         for line in self._splitter.feed(data):
             self.read_line(line)
 
-    def close(self) -> tuple[Assertion, ...]:
-        """Return the assertions, in order of appearance."""
+    def close(self, error: ErrorText | None = None) -> tuple[Assertion, ...]:
+        """Return the assertions, in order of appearance.
+
+        Those that a host program could have printed follow, if ``error``, which the text or the
+        exception tells of, shows that the device did.
+        """
         for line in self._splitter.close():
             self.read_line(line)
-        return tuple(group.assertion() for group in self._groups.values())
+        groups = list(self._groups.values())
+        proven = {group.expression for group in groups}
+        groups += [
+            group
+            for group in self._unproven.values()
+            if group.expression not in proven and group.belongs_to(error)
+        ]
+        return tuple(group.assertion() for group in groups)
 
     def read_line(self, line: bytes) -> bool:
         """Take one line, cleaned by :class:`~cudassert_ipy.decode.lines.LineSplitter`.
@@ -159,12 +194,19 @@ class AssertionParser:
         # A line inside a JSON string or a repr has its quotes escaped.
         expression = expression.replace('\\"', '"').strip()
         file, line, function = _place(head)
-        if anchor["short"] and catalog().find(expression, file or "?", function) is None:
-            return None  # assert() of a host program looks the same
+        groups, limit = self._groups, MAX_GROUPS
+        if anchor["short"]:
+            if not file and not _NAME.fullmatch(function or ""):
+                function = None  # words of a person or pieces of another line
+            row = catalog().find(expression, file, function)
+            if row is None and _GLIBC.match(match[0]):
+                return None
+            if row is None or not file:
+                groups, limit = self._unproven, MAX_UNPROVEN
         key = (expression, file, line, function, rank)
-        group = self._groups.get(key)
+        group = groups.get(key)
         if group is None:
-            if len(self._groups) >= MAX_GROUPS:
+            if len(groups) >= limit:
                 return None
             numbers = [int(number) for number in anchor.groups()[1:7] if number is not None]
             platform: Platform = "cuda"
@@ -172,7 +214,7 @@ class AssertionParser:
                 platform = "hip"
             elif anchor["where"] == "global id":
                 platform = "xpu"
-            group = self._groups[key] = _Group(
+            group = groups[key] = _Group(
                 expression=expression,
                 file=file,
                 line=line,
@@ -194,8 +236,7 @@ def _place(head: str) -> tuple[str, int | None, str | None]:
     """Return file, line and function from the text in front of ``block:``."""
     places = list(_PLACE_END.finditer(head))
     if not places:
-        function = _RANK_PREFIX.sub("", head).strip().rstrip(" .:")
-        return "", None, function[-300:] or None
+        return _shortened_place(head)
     place = places[-1]
     end = place.start(1) - 1
     function = head[place.end() :].strip().rstrip(" .:")
@@ -203,9 +244,27 @@ def _place(head: str) -> tuple[str, int | None, str | None]:
         start = head.rfind("<", 0, end)
         path = head[max(start, 0) : end]
     else:
-        reversed_path = _PATH_REVERSED.match(head[:end][::-1])
-        path = reversed_path[0][::-1] if reversed_path else ""
-    return _GLUED.sub("", path), int(place[1]), function or None
+        path = _path(head[:end])
+    return path, int(place[1]), function or None
+
+
+def _shortened_place(head: str) -> tuple[str, int | None, str | None]:
+    """Return what is left of file, line and function where people or other processes cut it."""
+    places = list(_PLACE_SHORTENED.finditer(head))
+    if not places:
+        function = _RANK_PREFIX.sub("", head).strip().rstrip(" .:")
+        return "", None, function[-300:] or None
+    place = places[-1]
+    name = head[place.end() :].strip(" .:")
+    path = _path(head[: place.start() + len(place[0].partition(":")[0])])
+    line = int(place[1]) if place[1] else None
+    return path, line, name if _NAME.fullmatch(name) else None
+
+
+def _path(head: str) -> str:
+    """Return the path that ``head`` ends with."""
+    reversed_path = _PATH_REVERSED.match(head[::-1])
+    return _GLUED.sub("", reversed_path[0][::-1]) if reversed_path else ""
 
 
 def _rank(head: str, rank: int | None) -> int | None:

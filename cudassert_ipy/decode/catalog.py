@@ -29,6 +29,7 @@ class KnownAssertion:
     since: str
     until: str
     line: int | None = None
+    generic: bool = False
 
     @property
     def files(self) -> frozenset[str]:
@@ -73,15 +74,22 @@ class Catalog:
 
         ``file`` may have any prefix or be empty; ``function`` may be a full signature or None. The
         file must agree where it was printed: kernels of other projects use the same expressions.
-        Where it was not, a row is returned only if no row of another operation fits as well.
+        Where it was not, the function must; and a row is returned only if the expression is not a
+        generic one, and no row of other operations fits as well.
         """
         candidates = self._by_expression.get(normalize(expression), [])
+        named = [row for row in candidates if function and _names(function, row.functions)]
         if file:
             name = base_name(file)
             candidates = [row for row in candidates if name in row.files]
-        named = [row for row in candidates if function and _names(function, row.functions)]
-        candidates = named or candidates
-        if len({(row.operations, row.requirement) for row in candidates}) != 1:
+        elif named:
+            candidates = named
+        else:
+            # A row without functions is printed by `operator()`, whose name says nothing.
+            candidates = [
+                row for row in candidates if not (row.generic or (function and row.functions))
+            ]
+        if len({(row.operations, row.operand) for row in candidates}) != 1:
             return None
         return candidates[0]
 

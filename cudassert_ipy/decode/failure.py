@@ -67,7 +67,7 @@ class TextDecoder:
         scanner = self._errors
         return _failure(
             scanner.error,
-            self._assertions.close(),
+            self._assertions.close(scanner.error),
             assertions_platform=self._assertions.platform,
             child=scanner.child,
             blocking=False if scanner.not_blocking else None,
@@ -100,7 +100,6 @@ def decode_exception(exc: BaseException, captured: bytes = b"") -> Failure:
     """
     parser = AssertionParser()
     parser.feed(captured)
-    from_stderr = parser.close()
     scanner = ErrorScanner()
     errors = []
     for node in _exceptions(exc):
@@ -108,6 +107,7 @@ def decode_exception(exc: BaseException, captured: bytes = b"") -> Failure:
         if error is not None:
             errors.append(error)
     error = next((item for item in errors if item.sticky), None) or (errors[0] if errors else None)
+    from_stderr = parser.close(error)
     failure = _failure(
         error,
         from_stderr,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cudassert_ipy.decode.assertions import MAX_GROUPS, AssertionParser
+from cudassert_ipy.decode.assertions import MAX_GROUPS, MAX_UNPROVEN, AssertionParser
 from cudassert_ipy.decode.catalog import catalog
 from cudassert_ipy.decode.failure import TextDecoder, decode_text
 from cudassert_ipy.decode.lines import MAX_LINE
@@ -18,6 +18,8 @@ from cudassert_ipy.model import Failure
 SAMPLES = Path(__file__).parents[1] / "samples" / "asserts"
 TEXTS = sorted(SAMPLES.glob("*.txt"))
 LINE = catalog().by_key("nll_loss").render((0, 0, 0), (7, 0, 0)).encode() + b"\n"
+
+ASSERT = "device-side assert triggered"
 
 
 def parse(data: bytes):
@@ -107,11 +109,47 @@ def test_no_assertion_is_lost_on_a_line_that_hardly_ends():
         "RuntimeError: Assertion `t >= 0 && t < n_classes' failed.  at /x/ClassNLLCriterion.c:93",
         "prog: kernels.cu:12: int main(): Assertion `n > 0' failed.",
         "Assertion `srcIndex < srcSelectDimSize` failed is what the log said",
+        "RuntimeError: Assertion `label >= 0 && label < num_labels` failed.",
     ],
 )
 def test_assertions_of_the_host_are_none(text):
     """assert() of a host program looks alike, but no device printed it."""
     assert parse(text.encode()) == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("prog: a.cu:12: int main(): Assertion `n > 0' failed.", "device-side assert triggered"),
+        ("a.cc:12: Assertion `n > 0` failed.", "an illegal memory access was encountered"),
+        ("a.cu:12: Assertion `n > 0` failed.", "out of memory"),
+        ("Assertion `srcIndex < srcSelectDimSize` failed.", "out of memory"),
+    ],
+)
+def test_assertions_without_block_need_an_error_that_they_explain(line, error):
+    """A host's assertion beside a CUDA error is not the device's, nor kills it."""
+    failure = decode_text(f"{line}\nRuntimeError: CUDA error: {error}\n")
+
+    assert failure.assertions == ()
+
+
+def test_a_quoted_assertion_does_not_repeat_one_that_was_printed():
+    """A summary at the end of a log adds nothing to the line with block and thread."""
+    text = f"{LINE.decode()}1 x Assertion `t >= 0 && t < n_classes` failed.\nCUDA error: {ASSERT}\n"
+
+    (assertion,) = decode_text(text).assertions
+
+    assert assertion.block == (0, 0, 0)
+
+
+def test_number_of_assertions_without_block_is_bounded():
+    """Host programs that assert without end take neither memory nor the room of real ones."""
+    text = "".join(f"a.cu:{line}: f: Assertion `n > {line}` failed.\n" for line in range(1000))
+
+    assertions = decode_text(f"{text}{LINE.decode()}CUDA error: {ASSERT}\n").assertions
+
+    assert assertions[0].known
+    assert len(assertions) == 1 + MAX_UNPROVEN
 
 
 def test_invalid_utf8_beside_an_assertion_survives():
@@ -140,6 +178,7 @@ PIECES = [
     b'  File "x.py", line 3, in f\n',
     b"CUDNN_STATUS_INTERNAL_ERROR",
     b"Assertion failed: `x`: `n` value (3)",
+    b"... Assertion `n > 0` failed.",
     b"a.cu:12: ",
     b"x" * (MAX_LINE + 10),
 ]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from cudassert_ipy.checks.operators import table
 from cudassert_ipy.decode.catalog import catalog, normalize
 
 
@@ -59,14 +62,47 @@ def test_the_same_expression_in_another_project_is_not_ours():
     assert catalog().find("t < n_classes", "/home/ann/my_loss.cu", "nll") is None
 
 
-def test_without_file_an_ambiguous_expression_is_unknown():
-    """Two losses share an expression; without file or function none of them is chosen."""
+def test_without_file_an_expression_tells_what_its_rows_have_in_common():
+    """Two kernels of the same losses share an expression; a printed function decides."""
     find = catalog().find
 
-    assert find("t >= 0 && t < n_classes", "", None) is None
+    assert find("t >= 0 && t < n_classes", "", None) is catalog().by_key("nll_loss")
     assert find("t >= 0 && t < n_classes", "", "nll_loss2d_forward_kernel") is catalog().by_key(
         "nll_loss2d"
     )
+
+
+def test_without_file_a_generic_expression_is_unknown():
+    """`index >= 0` alone could be anybody's, and is in PyTorch's pooling too."""
+    find = catalog().find
+
+    assert find("index >= 0", "", None) is None
+    assert find("index >= 0", "FractionalMaxPool2d.cu", None) is None
+    assert find("index >= 0", "Loss.cu", None) is catalog().by_key("nll_loss_overflow")
+
+
+def test_without_file_a_kernel_of_another_name_is_not_ours():
+    """The expression alone does not outweigh a kernel that PyTorch does not have."""
+    assert catalog().find("srcIndex < srcSelectDimSize", "", "my_kernel") is None
+
+
+@pytest.mark.parametrize("row", catalog().rows, ids=lambda row: row.key)
+def test_operations_are_names_without_remarks(row):
+    """A finding is compared with the operations, so they hold the names that findings use."""
+    for name in row.operations:
+        assert re.fullmatch(r"torch(\.\w+)+|x\[index\]( = value)?", name)
+
+
+@pytest.mark.parametrize("reduction", [0, 1, 2], ids=["none", "mean", "sum"])
+def test_every_operator_is_named_by_the_assertion_that_it_causes(reduction):
+    """What a replay finds in an operator agrees with the row of the line that CUDA prints."""
+    operators = table().values()
+
+    assert operators
+    for operator in operators:
+        row = catalog().by_key(operator.assertion_key({"reduction": reduction}))
+        assert operator.name in row.operations
+        assert not operator.also or operator.also in row.operations
 
 
 def test_a_short_function_name_is_not_found_inside_a_longer_one():

@@ -290,6 +290,16 @@ def test_captured_assertions_beside_a_python_error_leave_the_context_to_the_prob
     assert (failure.kind, failure.context) == ("device_assert", "unknown")
 
 
+def test_captured_assertion_that_was_cut_is_told():
+    """Several processes print at once: what is left of the line is shown beside the exception."""
+    captured = b"0,0 block: [1 Assertion `n < size` failed.\n"
+
+    (assertion,) = decode_exception(AcceleratorError(ASSERT, 710), captured).assertions
+
+    assert (assertion.expression, assertion.known) == ("n < size", False)
+    assert decode_exception(KeyError("x"), captured).kind == "not_cuda"
+
+
 @pytest.mark.parametrize(
     "text",
     [
