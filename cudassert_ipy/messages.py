@@ -87,7 +87,8 @@ GUARD_ON = "The guard is on: operands are checked before each launch, in every c
 GUARD_OFF = "The guard is off."
 SIMULATOR_ON = (
     "The simulator is on: torch.cuda is a simulated device on the CPU, for teaching and trying out. "
-    "It is not evidence about a GPU."
+    "It is not evidence about a GPU. It asserts like one for embedding, x[idx] and cross_entropy; "
+    "other operations fail as they do on the CPU."
 )
 SIMULATOR_OFF = "The simulator is off."
 SIMULATOR_REAL_GPU = "A real CUDA device is in use in this process; the simulator stays off."
@@ -103,6 +104,11 @@ DISABLED = "cudassert_ipy is turned off by CUDASSERT_DISABLE=1."
 # --- notebook: after a restart ---------------------------------------------------------------------
 
 RESUME_STEP = "[{done}/{total}] {label}"
+RESTART_AGAIN = "Restarting the kernel. Cells that run again: {cells}."
+RESTART_LEFT_OUT = "Left out (only shell commands, or after the failed cell): {cells}."
+RESTART_LOST = "Lost, unless those cells make it again: {names}."
+RESTART_CHILDREN = "Child processes that end: {names}."
+RESTART_NONE = "none"
 PENDING_FOUND = (
     "Before the restart {count} {cells} had run. %cuda_debug restart runs them again and replays "
     "the failing cell; nothing runs by itself."
@@ -124,7 +130,9 @@ STATUS_BLOCKING = (
     "CUDA_LAUNCH_BLOCKING=1: launches are blocking, which is slow; restart to leave it."
 )
 STATUS_FENCE = "Fence: on (%config CudaDebug.fence = False turns it off)."
-STATUS_NO_FENCE = "Fence: off."
+STATUS_NO_FENCE = (
+    "Fence: off (at the end of a cell the device is still asked once, without waiting)."
+)
 STATUS_COPIES = "Copies of small integer tensors: on (%config CudaDebug.copies = False)."
 STATUS_NO_COPIES = "Copies of small integer tensors: off."
 STATUS_FILE = "Captured text: {path}"
@@ -188,6 +196,7 @@ ONE_LINE_IN = " in {operations}"
 ONE_LINE_SIMULATED = "simulated device"
 ONE_LINE_DEAD = "This kernel's CUDA context is dead."
 ONE_LINE_PLACE = "The line below is only where Python noticed; details under the traceback."
+ONE_LINE_NO_PLACE = "Noticed when the cell had ended; details below."
 ONE_LINE_BLOCKING = (
     "Launches were blocking, so the line below is the one. Details under the traceback."
 )
@@ -289,8 +298,8 @@ NEXT_REPLAY = (
     "kernel. What the cell does to files or network happens again."
 )
 NEXT_RESTART_AND_REPLAY = (
-    "**Restart and replay** (`%cuda_debug restart`): a fresh kernel, the set-up cells again, then "
-    "this cell, checked. Shows first what is lost."
+    "**Restart and replay**: a fresh kernel, the set-up cells again, then this cell, checked. The "
+    "button shows first what is lost; `%cuda_debug restart` does it at once."
 )
 NEXT_RESTART = "**Restart** (`%cuda_debug restart`): a fresh kernel; the GPU works again."
 NEXT_MANUAL_RESTART = "Restart the kernel; until then no CUDA call works."
@@ -480,15 +489,15 @@ HINT_MINUS_ONE_LABEL = (
     "labels with {ignore_index}."
 )
 HINT_NEGATIVE = {
-    "embedding": "Negative ids are not allowed in an embedding. Look for a padding or "
-    "unknown-word marker.",
+    "embedding": "Negative ids are not allowed in an embedding. Look for a marker of "
+    "padding, of an unknown word or of a missing category.",
     "target": "Negative labels are not allowed, except ignore_index.",
     "index": "Negative indices count from the end, down to {low}.",
     "gather": "Negative indices are not allowed here.",
 }
 HINT_TOO_LARGE = {
     "embedding": "The table has {size} rows; the largest id needs {needed}. Compare num_embeddings "
-    "with the size of the vocabulary, added tokens included.",
+    "with what the ids count: a vocabulary with its added tokens, positions, categories.",
     "target": "The logits have {size} classes; the largest label needs {needed}. Compare the "
     "model's number of outputs with the number of classes.",
     "index": "The indexed dimension has size {size}.",
@@ -496,13 +505,18 @@ HINT_TOO_LARGE = {
 }
 OPERAND_HEADLINE = "{operation}: {count} of {total} values of {what} are outside {valid}."
 OPERAND_HEADLINE_ONE = "{operation}: 1 of {total} values of {what} is outside {valid}."
+OPERAND_HEADLINE_ONLY = "{operation}: 1 of 1 value of {what} is outside {valid}."
 OPERAND_VALID = "{low} to {high}"
 OPERAND_VALID_SPECIAL = "{low} to {high} (or {special})"
 OPERAND_VALUES = "  {value} at {position}"
 OPERAND_MORE = "  ... and {count} more"
 OPERAND_TENSOR = "  operand {operand}: shape {shape}, {dtype}, values from {minimum} to {maximum}"
 OPERAND_TENSOR_PLAIN = "  operand {operand}: shape {shape}, {dtype}"
-OPERAND_WHERE = "  where   line {line}: {source}"
+OPERAND_WHERE = "  where   {place}: {source}"
+OPERAND_CALLED_FROM = "          called from {place}: {source}"
+OPERAND_PLACE = "line {line}"
+OPERAND_PLACE_FUNCTION = " of {function}"
+OPERAND_PLACE_FILE = " in {file}"
 OPERAND_HINT = "  hint    {hint}"
 OPERAND_SUBSTITUTE = "  note    these values are partly substitutes: the real ones were lost."
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -23,10 +24,12 @@ class Guard(TorchDispatchMode):
 
     Compiled functions run eagerly while it is on. It covers the thread that enters it. Operations
     that are being captured into a CUDA graph are not checked: a check must wait for the device.
+    ``CUDASSERT_DISABLE=1`` in the environment turns it off.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self._is_off = os.environ.get("CUDASSERT_DISABLE") == "1"
         self._operators = table()
         self._inspector = Inspector()
 
@@ -50,7 +53,14 @@ class Guard(TorchDispatchMode):
             self._check(operator, args, kwargs)
         return func(*args, **kwargs)
 
+    def __enter__(self) -> Self:
+        if not self._is_off:
+            super().__enter__()
+        return self
+
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if self._is_off:
+            return
         super().__exit__(kind, error, traceback)
         if isinstance(error, OperandError):
             trim_traceback(error)

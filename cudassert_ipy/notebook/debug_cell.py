@@ -8,6 +8,33 @@ is, and the hooks before and after the cell do the work.
 from __future__ import annotations
 
 _MAGIC = "%%cuda_debug"
+TIMED_FILES = ("<timed exec>", "<timed eval>")
+"""File names under which IPython compiles the body of ``%%time`` (seen in 8.0 to 9.18)."""
+
+
+def lines_before_code(source: str) -> int:
+    """Return how many blank lines stand at the top of a cell."""
+    lines = source.splitlines()
+    return next((number for number, line in enumerate(lines) if line.strip()), 0)
+
+
+def lines_before_body(source: str) -> int:
+    """Return how many lines, blank or cell magics, stand above the body of a cell."""
+    for number, line in enumerate(source.splitlines()):
+        if line.strip() and not line.lstrip().startswith("%%"):
+            return number
+    return 0
+
+
+def remember_timed_body(source: str) -> None:
+    """Give Python the source of the body of a cell under ``%%time``, which IPython does not."""
+    if not any(line.split()[:1] == ["%%time"] for line in source.splitlines()[:5]):
+        return
+    import linecache
+
+    body = source.splitlines(keepends=True)[lines_before_body(source) :]
+    for name in TIMED_FILES:
+        linecache.cache[name] = (len("".join(body)), None, body, name)
 
 
 def _options(line: str) -> str | None:
@@ -66,5 +93,5 @@ def blank_magic_line(lines: list[str]) -> list[str]:
         if rest and rest[0].lstrip().startswith("%%"):
             return rest
         # Blank lines before it too: IPython drops leading blank lines, which would shift the rest.
-        return ["#\n"] * (number + 1) + rest
+        return ["#\n"] * number + [f"# {line.strip()}\n", *rest]
     return lines

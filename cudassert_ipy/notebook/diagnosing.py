@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import linecache
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from cudassert_ipy import messages
 from cudassert_ipy.decode.failure import decode_exception
-from cudassert_ipy.model import Cell, Diagnosis, Replay, ReportedAt
+from cudassert_ipy.model import Cell, Diagnosis, Frame, Replay, ReportedAt
 from cudassert_ipy.notebook import device
-from cudassert_ipy.notebook.debug_cell import find_magic_line
+from cudassert_ipy.notebook.debug_cell import (
+    TIMED_FILES,
+    find_magic_line,
+    lines_before_body,
+    lines_before_code,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cudassert_ipy.errors import OperandError
     from cudassert_ipy.model import Context, Environment, Failure, TensorRow
 
@@ -29,47 +38,66 @@ def decide_context(failure: Failure) -> Context:
     return failure.context if found == "unknown" else found
 
 
-def reported_at(error: BaseException, is_cell: Any) -> ReportedAt | None:
-    """Return the line of the cell where Python noticed the error.
+def reported_at(
+    error: BaseException, source: str, is_cell: Callable[[str], bool]
+) -> ReportedAt | None:
+    """Return the line of the cell where Python noticed the error; None when no cell is on the way.
 
-    ``is_cell(filename)`` says whether a file name is that of a notebook cell. Falls back to the
-    innermost frame when no cell is on the way (a callback).
+    Args:
+        error: with its traceback.
+        source: of the cell, as typed.
+        is_cell: whether a file name is that of a notebook cell. Functions of other cells that this
+            one called are not its lines.
+
     """
+    own: set[str] = set(TIMED_FILES)
     found = None
     trace = error.__traceback__
     while trace is not None:
         filename = trace.tb_frame.f_code.co_filename
-        if is_cell(filename):
+        if found is None and is_cell(filename):
+            own.add(filename)
+        if filename in own:
             found = (filename, trace.tb_lineno)
         trace = trace.tb_next
     if found is None:
         return None
     filename, line = found
-    return ReportedAt(line=line, source=linecache.getline(filename, line).rstrip("\n"))
+    text = linecache.getline(filename, line).rstrip("\n")
+    return ReportedAt(line=line + _lines_above(filename, source), source=text)
 
 
-def as_typed(diagnosis: Diagnosis, source: str) -> Diagnosis:
-    """Return ``diagnosis`` with its line numbers counted in the cell as typed.
+def _lines_above(filename: str, source: str) -> int:
+    """Return how many lines of a cell IPython left out above what it compiled as ``filename``.
 
-    IPython drops blank lines at the top of a cell before it compiles it. Lines of functions that
-    the cell called (more than one frame) are not the cell's and stay.
+    It drops blank lines at the top of a cell, and compiles the body of ``%%time`` on its own.
     """
-    lines = source.splitlines()
-    blank = next((n for n, line in enumerate(lines) if line.strip()), 0)
-    if not blank or find_magic_line(source) is not None:  # that magic keeps the lines by itself
+    if filename in TIMED_FILES:
+        return lines_before_body(source)
+    return 0 if find_magic_line(source) is not None else lines_before_code(source)
+
+
+def as_typed(diagnosis: Diagnosis, source: str, cell_of: Callable[[str], int | None]) -> Diagnosis:
+    """Return ``diagnosis`` with lines counted in the cell as typed, and files named for people.
+
+    ``cell_of(filename)`` gives the number of the cell with that file name.
+    """
+    finding = diagnosis.finding
+    if finding is None or not finding.frames:
         return diagnosis
-    finding, reported = diagnosis.finding, diagnosis.reported_at
-    if finding is not None and finding.frames:
-        cell = replace(finding.frames[0], line=finding.frames[0].line + blank)
-        own = len(finding.frames) == 1 and finding.line is not None
-        finding = replace(
-            finding,
-            frames=(cell, *finding.frames[1:]),
-            line=finding.line + blank if own and finding.line is not None else finding.line,
+    first = finding.frames[0].file
+
+    def typed(frame: Frame) -> Frame:
+        number = cell_of(frame.file)
+        if frame.file in TIMED_FILES or (frame.file == first and number is not None):
+            return replace(frame, line=frame.line + _lines_above(frame.file, source), file="")
+        return replace(
+            frame, file=Path(frame.file).name if number is None else messages.cell(number)
         )
-    if reported is not None and reported.line is not None:
-        reported = replace(reported, line=reported.line + blank)
-    return replace(diagnosis, finding=finding, reported_at=reported)
+
+    frames = tuple(typed(frame) for frame in finding.frames)
+    finding = replace(finding, frames=frames, line=frames[-1].line)
+    return replace(diagnosis, finding=finding)
 
 
 def actions_for(context: Context, *, can_replay: bool) -> tuple[str, ...]:

@@ -18,7 +18,10 @@ _sessions: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
 def load(shell: Any) -> None:
     """Install the extension into ``shell``; loading it again first removes the old installation."""
     if os.environ.get("CUDASSERT_DISABLE") == "1":
+        from cudassert_ipy.notebook.magics import DisabledMagics
+
         print(messages.DISABLED)
+        shell.register_magics(DisabledMagics(shell))
         return
     from cudassert_ipy.notebook.magics import CudaDebugMagics
     from cudassert_ipy.notebook.session import Session
@@ -45,14 +48,14 @@ def load(shell: Any) -> None:
 def unload(shell: Any) -> None:
     """Remove everything :func:`load` and the session installed into ``shell``."""
     session = _sessions.pop(shell, None)
-    if session is None:
-        return
-    session.remove()
+    if session is not None:
+        session.remove()
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop("cuda_debug", None)
-    magics = shell.magics_manager.registry.pop("CudaDebugMagics", None)
-    if magics in shell.configurables:  # every Magics object adds itself
-        shell.configurables.remove(magics)
+    for name in ("CudaDebugMagics", "DisabledMagics"):
+        magics = shell.magics_manager.registry.pop(name, None)
+        if magics in shell.configurables:  # every Magics object adds itself
+            shell.configurables.remove(magics)
 
 
 def session_of(shell: Any) -> Session | None:

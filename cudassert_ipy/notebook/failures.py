@@ -61,6 +61,7 @@ class Failures:
         error = device.wait_for_device(seconds)
         if error is None:
             return
+        error.__traceback__ = None  # its frames are the fence's own: no line of the user's
         session.recorder.current = record  # the cell is over, but this still belongs to it
         try:
             device.synchronize()
@@ -139,22 +140,25 @@ class Failures:
             self._mark_dead()
         cell = self._cell()
         innocent = context == "dead" and not first and cell.execution_count != cell.first_failed
+        record = session.current_cell()
+        source = record.source if record is not None else ""
         diagnosis = Diagnosis(
             failure=failure,
             cell=replace(cell, innocent=innocent),
-            reported_at=diagnosing.reported_at(error, session.is_cell_file),
+            reported_at=diagnosing.reported_at(error, source, session.is_cell_file),
             context=context,
             actions=diagnosing.actions_for(context, can_replay=session.can_fork),
             environment=session.environment(),
         )
-        diagnosis = self._as_typed(diagnosis)
         if first or context == "unknown":
             self._remember(diagnosis)
         return diagnosis
 
     def _as_typed(self, diagnosis: Diagnosis) -> Diagnosis:
         record = self._session.current_cell()
-        return diagnosis if record is None else diagnosing.as_typed(diagnosis, record.source)
+        if record is None:
+            return diagnosis
+        return diagnosing.as_typed(diagnosis, record.source, self._session.cell_of)
 
     def _cell(self) -> Cell:
         record = self._session.current_cell()

@@ -167,17 +167,15 @@ class Replaying:
         context = diagnosis.context
         found = replace(
             diagnosis,
-            reported_at=None,  # is as typed already
             finding=result.finding,
             replay=result.replay,
             tensors=result.tensors,
             actions=actions_for(context, can_replay=result.replay.outcome != "raised"),
         )
         cell = self._failed_cell()
-        found = as_typed(found, cell.source)
+        found = as_typed(found, cell.source, self._session.cell_of)
         after = result.replay.state == "after_failure"
-        found = judge(found, self._changed_inputs(cell) if after else ())
-        return replace(found, reported_at=diagnosis.reported_at)
+        return judge(found, self._changed_inputs(cell) if after else ())
 
     @staticmethod
     def _show_progress(panel: Any, event: Any) -> None:

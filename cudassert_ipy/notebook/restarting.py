@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy import messages
 from cudassert_ipy.notebook import device, kernel, terminal
+from cudassert_ipy.report.clean import clean_line
 from cudassert_ipy.restart import handoff as handoffs
 from cudassert_ipy.restart.children import children
 from cudassert_ipy.restart.handoff import Handoff, HandoffError, RecordedCell
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from cudassert_ipy.notebook.recorder import CellRecord
     from cudassert_ipy.notebook.session import Session
+    from cudassert_ipy.restart.plan import PlanStep
 
 
 class Restarting:
@@ -91,8 +93,9 @@ class Restarting:
         if refusal is not None:
             print(self._steps(refusal))
             return
-        handoff = self._handoff(self.plan().select(), replay=True)
-        handoff = replace(handoff, display_id=None, panel_comm_id=None)
+        plan = self.plan()
+        print(_summary(plan))
+        handoff = self._handoff(plan.select(), replay=True)
         session.replaying.close()
         if not session.in_kernel:
             terminal.restart_now(self._terminal_handle(), handoff, blocking=True)
@@ -203,6 +206,7 @@ class Restarting:
         arrive(self._session, path)
 
 
+_SHOWN = 12
 _KEPT_SETTINGS = ("fence", "copies", "copies_mb", "show_values", "replay_on", "replay_seconds")
 
 
@@ -213,6 +217,28 @@ def _recorded(cell: CellRecord) -> RecordedCell:
         seconds=cell.seconds or 0.0,
         cell_id=cell.cell_id,
     )
+
+
+def _summary(plan: RestartPlan) -> str:
+    """Return in a few lines what a restart runs again, leaves out and loses."""
+    again = [step for step in plan.steps if step.selected]
+    left_out = [step for step in plan.steps if not step.selected]
+    lost = [f"{loss.name} ({loss.type})" for loss in plan.losses[:_SHOWN]]
+    if len(plan.losses) > _SHOWN:
+        lost.append(messages.AND_MORE.format(count=len(plan.losses) - _SHOWN))
+    lines = [messages.RESTART_AGAIN.format(cells=_numbers(again))]
+    if left_out:
+        lines.append(messages.RESTART_LEFT_OUT.format(cells=_numbers(left_out)))
+    if lost:
+        lines.append(messages.RESTART_LOST.format(names=", ".join(lost)))
+    if plan.children:
+        lines.append(messages.RESTART_CHILDREN.format(names=", ".join(plan.children[:_SHOWN])))
+    return "\n".join(clean_line(line, 400) for line in lines)
+
+
+def _numbers(steps: Sequence[PlanStep]) -> str:
+    shown = [f"[{step.execution_count}]" for step in steps]
+    return ", ".join(shown) or messages.RESTART_NONE
 
 
 def _routing(parent: Any) -> dict[str, Any]:

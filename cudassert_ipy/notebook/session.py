@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy import messages
 from cudassert_ipy.notebook import device
-from cudassert_ipy.notebook.debug_cell import blank_magic_line, find_magic_line
+from cudassert_ipy.notebook.debug_cell import (
+    blank_magic_line,
+    find_magic_line,
+    remember_timed_body,
+)
 from cudassert_ipy.notebook.front_end import front_end, shows_buttons
 from cudassert_ipy.notebook.hooks import Hooks
 from cudassert_ipy.notebook.recorder import CellRecord, Recorder
@@ -241,6 +245,7 @@ class Session:
             self.captures.begin_cell()
         if device.could_use_cuda() and not self.dead:
             self._note_host_state()
+        remember_timed_body(info.raw_cell)
         options = find_magic_line(info.raw_cell)
         if options is not None or (self.guard_always and device.loaded_torch() is not None):
             from cudassert_ipy.notebook.debugging import DebugCell
@@ -321,13 +326,26 @@ class Session:
         return hasattr(os, "fork") and sys.platform != "darwin"
 
     def is_cell_file(self, filename: str) -> bool:
-        """Whether ``filename`` is that of a notebook cell.
+        """Whether ``filename`` is that of a notebook cell."""
+        return self.cell_of(filename) is not None
+
+    def cell_of(self, filename: str) -> int | None:
+        """Return the number of the cell with that file name; None for other files.
 
         ``compile._filename_map`` knows the cells of ipykernel and IPython >= 8 (seen in 8.12 to
         9.18); IPython 7 names them ``<ipython-input-…>``.
         """
         known = getattr(self.shell.compile, "_filename_map", {})
-        return filename in known or filename.startswith("<ipython-input-")
+        if filename in known:
+            return int(known[filename])
+        path = Path(filename)
+        if path.parent.name.startswith("ipykernel_"):  # a forked child has its own folder of cells
+            numbers = (number for name, number in known.items() if Path(name).name == path.name)
+            return next(map(int, numbers), None)
+        if filename.startswith("<ipython-input-"):
+            number = filename.split("-")[2]
+            return int(number) if number.isdigit() else None
+        return None
 
     def environment(self) -> Environment:
         """Return the versions for a bug report."""

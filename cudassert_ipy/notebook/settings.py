@@ -16,7 +16,7 @@ class CudaDebug(Configurable):
     fence = Bool(
         True,
         help="At the end of a cell that used CUDA, wait briefly for the device, so that a failure "
-        "is charged to the cell that caused it.",
+        "is charged to the cell that caused it. Off: the device is asked once, without waiting.",
     ).tag(config=True)
     fence_seconds = Float(
         2.0, help="The fence gives up silently after this many seconds: work is still running."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cudassert_ipy import messages
-from cudassert_ipy.model import MAX_POSITIONS, Diagnosis, Finding
+from cudassert_ipy.model import MAX_POSITIONS, Diagnosis, Finding, Frame
 from cudassert_ipy.report import numbers
 from cudassert_ipy.report.clean import clean_line
 from cudassert_ipy.report.parts import Detail, Row, row
@@ -96,9 +96,7 @@ def finding_details(finding: Finding) -> list[Detail]:
                         "frames",
                         join(
                             [
-                                plain(
-                                    f"{clean_line(f.function, 60)}, line {numbers.number(f.line)}"
-                                ),
+                                plain(f"{function_of(f)}, line {numbers.number(f.line)}"),
                                 code(clean_line(f.source.strip(), 120)),
                             ],
                             ": ",
@@ -109,6 +107,12 @@ def finding_details(finding: Finding) -> list[Detail]:
             )
         )
     return details
+
+
+def function_of(frame: Frame) -> str:
+    """Return a function and where it stands, e.g. ``Net.forward in model.py``."""
+    function = clean_line(frame.function, 60)
+    return f"{function} in {clean_line(frame.file, 60)}" if frame.file else function
 
 
 def position_texts(finding: Finding, limit: int) -> list[str]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from cudassert_ipy.report.numbers import Number, bounds, count, number
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cudassert_ipy.model import Finding
 
 
@@ -68,6 +70,8 @@ def picture(finding: Finding) -> Picture | None:
         return None
     smallest = finding.minimum if minimum is None else minimum
     largest = finding.maximum if maximum is None else maximum
+    smallest = _extreme(finding, smallest, min)
+    largest = _extreme(finding, largest, max)
     below = number(smallest) if low is not None and _less(smallest, low) else ""
     above = number(largest) if high is not None and _less(high, largest) else ""
     return Picture(
@@ -78,6 +82,16 @@ def picture(finding: Finding) -> Picture | None:
         above=above,
         nan=nan,
     )
+
+
+def _extreme(
+    finding: Finding, value: Number, choose: Callable[[list[int | float]], int | float]
+) -> Number:
+    """Return the extreme that is drawn as bad: a special value is allowed, so look beside it."""
+    if value is None or value not in finding.special_values:
+        return value
+    bad = [item for item in finding.bad_values if _finite(item) is not None]
+    return choose(bad) if bad else None
 
 
 def text_bar(drawing: Picture, width: int = 34) -> str:

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from cudassert_ipy import messages
 from cudassert_ipy.report import numbers
 from cudassert_ipy.report.clean import clean_line
-from cudassert_ipy.report.finding import finding_details, finding_rows, finding_title
+from cudassert_ipy.report.finding import (
+    finding_details,
+    finding_rows,
+    finding_title,
+    function_of,
+)
 from cudassert_ipy.report.parts import Detail, Row, row
 from cudassert_ipy.report.phrase import Part, Phrase, as_text, code, join, phrase, plain
 from cudassert_ipy.report.source import MarkedSource, marked_source
@@ -305,7 +310,7 @@ def _steps(diagnosis: Diagnosis) -> list[Phrase]:
         if number is not None and len(diagnosis.finding.frames) > 1:
             inner = diagnosis.finding.frames[-1]
             line = messages.NEXT_FIX_INNER.format(
-                line=numbers.number(inner.line), function=clean_line(inner.function, 60)
+                line=numbers.number(inner.line), function=function_of(inner)
             )
         template = (
             messages.NEXT_FIX_DEAD if diagnosis.context == "dead" else messages.NEXT_FIX_ALIVE
@@ -337,8 +342,7 @@ def _place(diagnosis: Diagnosis) -> str:
     # The accused line is in a function that the cell called: its number is not the cell's.
     places.append(f"line {numbers.number(finding.frames[0].line)}")
     inner = finding.frames[-1]
-    function = clean_line(inner.function, 60)
-    return f"{', '.join(places)} → {function}, line {numbers.number(inner.line)}"
+    return f"{', '.join(places)} → {function_of(inner)}, line {numbers.number(inner.line)}"
 
 
 def _versions(environment: Environment) -> str:
@@ -379,6 +383,10 @@ def _one_line_of_failure(diagnosis: Diagnosis) -> str:
     context = messages.ONE_LINE_DEAD if diagnosis.context == "dead" else ""
     if diagnosis.context == "unknown":
         context = messages.CONTEXT_UNKNOWN
-    blocking = bool(failure and failure.blocking)
-    place = messages.ONE_LINE_BLOCKING if blocking else messages.ONE_LINE_PLACE
+    if diagnosis.reported_at is None:
+        place = messages.ONE_LINE_NO_PLACE
+    elif failure is not None and failure.blocking:
+        place = messages.ONE_LINE_BLOCKING
+    else:
+        place = messages.ONE_LINE_PLACE
     return " ".join(filter(None, [title, context, place]))

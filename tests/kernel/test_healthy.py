@@ -130,9 +130,14 @@ def test_captured_text_goes_with_the_process(start_kernel):
 
 
 def test_disabled_by_the_environment(start_kernel):
-    """`CUDASSERT_DISABLE=1` turns everything off."""
+    """`CUDASSERT_DISABLE=1` turns everything off, and notebooks that use the magics still run."""
     kernel = start_kernel(simulator=False, CUDASSERT_DISABLE="1")
-    assert kernel.run("%cuda_debug").status == "error"
+    assert "off" in kernel.run("%cuda_debug guard on").stdout
+    kernel.run("import torch, cudassert_ipy\nemb = torch.nn.Embedding(10, 2)")
+    assert kernel.run("%%cuda_debug\nx = 3").status == "ok"
+    assert kernel.evaluate("x") == 3
+    cell = kernel.run("with cudassert_ipy.guard():\n    emb(torch.tensor([10]))")
+    assert cell.reply["ename"] == "IndexError"
 
 
 def test_without_torch_the_magic_says_so(start_kernel, tmp_path):

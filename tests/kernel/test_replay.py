@@ -278,3 +278,40 @@ def test_an_awaiting_cell_is_replayed(start_kernel):
     assert kernel.run("import asyncio\nawait asyncio.sleep(0)\n" + FAILING).status == "error"
     [diagnosis] = kernel.run("%cuda_debug replay").diagnoses
     assert diagnosis["finding"]["line"] == 3
+
+
+def test_lines_in_other_cells_and_files_are_named(start_kernel, tmp_path):
+    """A line in a function of another cell or file is told with that cell or file."""
+    (tmp_path / "mymod.py").write_text(
+        "class Tagger:\n    def __init__(self, emb):\n        self.emb = emb\n\n"
+        "    def loss(self, ids):\n        return self.emb(ids)\n"
+    )
+    kernel = start_kernel(PYTHONPATH=str(tmp_path))
+    kernel.run(SETUP)
+    kernel.run("import mymod\n\n\ndef step(ids):\n    return model(ids)")
+    assert kernel.run("x = 1\nout = step(batch['ids'])\nout.sum().item()").status == "error"
+    [diagnosis] = kernel.run("%cuda_debug replay").diagnoses
+    frames = diagnosis["finding"]["frames"]
+    assert [(f["function"], f["line"], f["file"]) for f in frames] == [
+        ("<module>", 2, ""),
+        ("step", 5, "cell [3]"),
+    ]
+    assert diagnosis["finding"]["line"] == 5
+    assert diagnosis["reported_at"]["line"] == 3
+    kernel.run("%cuda_debug restart")
+    kernel.run("ok = mymod.Tagger(model)")
+    cell = kernel.run("%%cuda_debug\nok.loss(batch['ids'])")
+    frames = cell.diagnoses[0]["finding"]["frames"]
+    assert [(f["line"], f["file"]) for f in frames] == [(2, ""), (6, "mymod.py")]
+    assert "mymod.py" in cell.bundles[-1]["text/plain"]
+
+
+def test_a_timed_cell_keeps_line_and_name(start_kernel):
+    """Under `%%time` the body is compiled on its own; line, source and operand are known all the same."""
+    kernel = start_kernel()
+    kernel.run(SETUP)
+    cell = kernel.run("%%time\nx = 1\nrows = model(batch['ids'])\nrows.sum().item()")
+    assert cell.status == "error"
+    assert cell.diagnoses[0]["reported_at"] == {"line": 4, "source": "rows.sum().item()"}
+    finding = kernel.run("%cuda_debug replay").diagnoses[0]["finding"]
+    assert (finding["line"], finding["expression"]) == (3, "batch['ids']")

@@ -25,8 +25,8 @@ def test_options_are_found_where_the_magic_may_stand(source, options):
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (["%%cuda_debug\n", "x\n"], ["#\n", "x\n"]),
-        (["\n", "%%cuda_debug --stats\n", "x\n"], ["#\n", "#\n", "x\n"]),
+        (["%%cuda_debug\n", "x\n"], ["# %%cuda_debug\n", "x\n"]),
+        (["\n", "%%cuda_debug --stats\n", "x\n"], ["#\n", "# %%cuda_debug --stats\n", "x\n"]),
         (["%%cuda_debug\n", "%%time\n", "x\n"], ["%%time\n", "x\n"]),
         (["%%cuda_debug?\n"], ["%%cuda_debug?\n"]),
         (["%%cuda_debug --nonsense\n", "x\n"], ["%%cuda_debug --nonsense\n", "x\n"]),

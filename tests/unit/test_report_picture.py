@@ -1,6 +1,7 @@
 """The range picture."""
 
 import math
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,3 +83,14 @@ def test_any_numbers(low: object, high: object, minimum: object, maximum: object
         assert 0 <= start <= end <= 1
         track = [char for char in text_bar(drawing, width=20) if char in "━─"]
         assert len(track) == 20
+
+
+def test_a_special_value_is_not_drawn_as_bad() -> None:
+    """An allowed ignore_index outside the range is not marked; a bad value beside it is."""
+    given_finding = replace(finding(0, 4, 0, 255), special_values=(255,), bad_values=(5,))
+    drawing = picture(given_finding)
+    assert drawing is not None
+    assert (drawing.below, drawing.above) == ("", "5")
+    drawing = picture(replace(given_finding, bad_values=(-1,), minimum=-1))
+    assert drawing is not None
+    assert (drawing.below, drawing.above) == ("-1", "")

@@ -5,7 +5,16 @@ import unicodedata
 import pytest
 
 from cudassert_ipy import messages
-from cudassert_ipy.model import Assertion, Cell, Diagnosis, Environment, Failure, Finding, Replay
+from cudassert_ipy.model import (
+    Assertion,
+    Cell,
+    Diagnosis,
+    Environment,
+    Failure,
+    Finding,
+    Replay,
+    ReportedAt,
+)
 from cudassert_ipy.report.text import one_line, render_failure, render_text
 
 EMBEDDING = Finding(
@@ -98,18 +107,21 @@ def test_one_line_of_a_dead_context() -> None:
         expression="i < n", file="x.cu", line=1, function="f", operations=("torch.gather",)
     )
     failure = Failure(kind="device_assert", context="dead", assertions=(assertion,))
-    line = one_line(Diagnosis(failure=failure, context="dead"))
+    at = ReportedAt(line=2, source="x.item()")
+    line = one_line(Diagnosis(failure=failure, context="dead", reported_at=at))
 
     assert line.startswith("cudassert_ipy: CUDA: device-side assert in torch.gather.")
     assert "This kernel's CUDA context is dead." in line
     assert "only where Python noticed" in line
     assert "\n" not in line
+    assert "line below" not in one_line(Diagnosis(failure=failure, context="dead"))
 
 
 def test_one_line_does_not_doubt_a_blocking_launch() -> None:
     """With blocking launches the marked line is the right one, and is not called doubtful."""
     failure = Failure(kind="device_assert", context="dead", blocking=True)
-    line = one_line(Diagnosis(failure=failure, context="dead"))
+    at = ReportedAt(line=2, source="x.item()")
+    line = one_line(Diagnosis(failure=failure, context="dead", reported_at=at))
 
     assert "only where Python noticed" not in line
 
