@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from cudassert_ipy import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from cudassert_ipy.model import Failure
 
@@ -26,6 +26,7 @@ _SAMPLE = 64 * 1024
 # Controls that text may hold: \a \b \t \n \v \f \r and escape.
 _NOT_TEXT = bytes(set(range(32)) - {7, 8, 9, 10, 11, 12, 13, 27})
 _MAX_CONTROL_SHARE = 0.05
+_UNNUMBERED_CELL = "cell {position} from the top"
 
 
 class UnusableInput(Exception):  # noqa: N818  (a reason, not a defect)
@@ -45,63 +46,76 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:  # said by the subcommand, whose usage lists what it accepts
         command.error(messages.CLI_UNKNOWN.format(arguments=" ".join(unknown)))
     try:
-        failure = _decode(options.file)
+        failure, place = _decode(options.file)
     except (UnusableInput, OSError) as error:
         sys.stderr.write(messages.CLI_UNUSABLE.format(file=options.file, reason=_reason(error)))
         return 2
-    _write(failure, as_json=options.json)
+    _write(failure, place, as_json=options.json)
     return 1 if failure.kind == "not_cuda" else 0
 
 
-def _decode(name: str) -> Failure:
-    from cudassert_ipy.decode.failure import TextDecoder
-
-    decoder = TextDecoder()
+def _decode(name: str) -> tuple[Failure, str]:
+    """Return the failure, and for a notebook the cell that it is from."""
     if name == "-":
-        for chunk in _texts(sys.stdin.buffer, name):
-            decoder.feed(chunk)
-    else:
-        with Path(name).open("rb") as stream:
-            for chunk in _texts(stream, name):
-                decoder.feed(chunk)
-    return decoder.close()
+        return _decode_stream(sys.stdin.buffer, name)
+    with Path(name).open("rb") as stream:
+        return _decode_stream(stream, name)
 
 
-def _texts(stream: BinaryIO, name: str) -> Iterator[bytes]:
-    """Yield the stream as UTF-8 text: plain, UTF-16 with its mark (PowerShell), or a notebook."""
-    from cudassert_ipy.decode.notebook_file import is_notebook, outputs_text
+def _decode_stream(stream: BinaryIO, name: str) -> tuple[Failure, str]:
+    """Decode UTF-8 text: plain, UTF-16 with its mark (PowerShell), or a notebook."""
+    from cudassert_ipy.decode.failure import TextDecoder, decode_text
+    from cudassert_ipy.decode.notebook_file import is_notebook
 
     first = stream.read(_CHUNK)
     if first[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        yield (first + stream.read()).decode("utf-16", "replace").encode("utf-8", "replace")
-        return
+        return decode_text((first + stream.read()).decode("utf-16", "replace")), ""
     sample = first[:_SAMPLE]
     controls = len(sample) - len(sample.translate(None, _NOT_TEXT))
     if controls > len(sample) * _MAX_CONTROL_SHARE:
         raise UnusableInput(messages.CLI_BINARY)
     if name.endswith(".ipynb") or is_notebook(first):
-        data = first + stream.read(_MAX_NOTEBOOK)
-        try:
-            yield outputs_text(data)
-        except ValueError as error:
-            raise UnusableInput(str(error)) from error
-        return
+        return _decode_notebook(first + stream.read(_MAX_NOTEBOOK))
+    decoder = TextDecoder()
     while first:
-        yield first
+        decoder.feed(first)
         first = stream.read(_CHUNK)
+    return decoder.close(), ""
+
+
+def _decode_notebook(data: bytes) -> tuple[Failure, str]:
+    from cudassert_ipy.decode.failure import decode_text
+    from cudassert_ipy.decode.notebook_file import cell_outputs
+
+    try:
+        cells = cell_outputs(data)
+    except ValueError as error:
+        raise UnusableInput(str(error)) from error
+    failure = decode_text(b"\n".join(cell.text for cell in cells))
+    if failure.kind == "not_cuda":
+        return failure, ""
+    for cell in cells:
+        own = decode_text(cell.text)
+        if own.kind != "not_cuda" and own.sticky == failure.sticky:
+            count = cell.execution_count
+            unnumbered = _UNNUMBERED_CELL.format(position=cell.position)
+            return failure, unnumbered if count is None else messages.cell(count)
+    return failure, ""
 
 
 def _reason(error: Exception) -> str:
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
-def _write(failure: Failure, *, as_json: bool) -> None:
+def _write(failure: Failure, place: str, *, as_json: bool) -> None:
     if as_json:
         text = json.dumps(failure.to_dict(), indent=2)
     else:
         from cudassert_ipy.report.text import render_failure
 
         text = render_failure(failure)
+        if place:
+            text = f"{place}:\n{text}"
     try:
         sys.stdout.buffer.write(text.encode("utf-8", "replace") + b"\n")
         sys.stdout.flush()

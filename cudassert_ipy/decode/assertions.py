@@ -42,6 +42,8 @@ _ANCHOR = re.compile(
     r"|(?P<hip>Device-side assertion )(?=`)"
     r"|(?P<short>Assertion )(?=[`'])"  # without the numbers, or with garbled ones
 )
+_OPENED = re.compile(rb"\.cuh?:\d{1,9}: ")
+_MAX_WRAPPED = 4000
 _SAME_SHAPE = re.compile(rb"block: \[[\d,]+\], thread: \[[\d,]+\] Assertion ")
 _EXPRESSION = re.compile(
     r"(?:`(?P<quoted>.*?)[`'] failed|'(?P<single>.*?)' failed|(?P<bare>[^`'].*?) failed)\.?"
@@ -119,6 +121,7 @@ class AssertionParser:
         self._groups: dict[tuple[object, ...], _Group] = {}
         self._unproven: dict[tuple[object, ...], _Group] = {}
         self._remembered: dict[tuple[bytes, bytes], _Group] = {}
+        self._opened = b""
 
     @property
     def platform(self) -> Platform:
@@ -152,6 +155,10 @@ class AssertionParser:
 
         Return whether it only repeats an earlier line with another block and thread.
         """
+        if self._opened and self._continues(line):
+            return False
+        if b".cu" in line and b" failed" not in line and _OPENED.search(line):
+            self._opened = line
         if b"ssertion " not in line:
             return False
         # A flood repeats one line with other numbers: recognize it without parsing it again.
@@ -167,6 +174,20 @@ class AssertionParser:
                 self._remembered.clear()
             self._remembered[key] = groups[0]
         return False
+
+    def _continues(self, line: bytes) -> bool:
+        """Whether ``line`` completes an assertion that a terminal has wrapped, which is then taken.
+
+        Wrapping cuts anywhere, also inside words.
+        """
+        joined, self._opened = self._opened + line, b""
+        if _OPENED.search(line) or len(joined) > _MAX_WRAPPED:
+            return False
+        if b" failed" not in joined:
+            self._opened = joined
+            return False
+        text = joined.decode("utf-8", "replace")
+        return any(anchor["where"] for anchor in _ANCHOR.finditer(text)) and bool(self._parse(text))
 
     def _parse(self, text: str) -> list[_Group]:
         anchors = list(_ANCHOR.finditer(text))

@@ -1,9 +1,18 @@
-"""The outputs of a saved notebook (.ipynb) as one text."""
+"""The outputs of a saved notebook (.ipynb) as text, cell by cell."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class CellOutputs(NamedTuple):
+    """What one cell printed and showed."""
+
+    position: int
+    """Of the cell in the notebook, counted from 1."""
+    execution_count: int | None
+    text: bytes
 
 
 def is_notebook(data: bytes) -> bool:
@@ -11,8 +20,8 @@ def is_notebook(data: bytes) -> bool:
     return data.lstrip()[:1] == b"{" and b'"cells"' in data and b'"nbformat"' in data
 
 
-def outputs_text(data: bytes) -> bytes:
-    """Return streams, tracebacks and plain text results of all cells, in order.
+def cell_outputs(data: bytes) -> list[CellOutputs]:
+    """Return streams, tracebacks and plain text results of each cell that has any, in order.
 
     Raises ``ValueError`` if ``data`` is not a notebook. Odd entries are skipped.
     """
@@ -25,13 +34,18 @@ def outputs_text(data: bytes) -> bytes:
     if cells is None:
         msg = "not a notebook: it has no cells"
         raise ValueError(msg)
-    parts: list[str] = []
-    for cell in cells if isinstance(cells, list) else ():
+    found = []
+    for position, cell in enumerate(cells if isinstance(cells, list) else (), start=1):
         outputs = cell.get("outputs") if isinstance(cell, dict) else None
+        parts: list[str] = []
         for output in outputs if isinstance(outputs, list) else ():
             if isinstance(output, dict):
                 parts += _output_parts(output)
-    return "\n".join(parts).encode("utf-8", "replace")
+        if parts:
+            count = cell.get("execution_count")
+            text = "\n".join(parts).encode("utf-8", "replace")
+            found.append(CellOutputs(position, count if type(count) is int else None, text))
+    return found
 
 
 def _output_parts(output: dict[str, Any]) -> list[str]:

@@ -152,6 +152,33 @@ def test_number_of_assertions_without_block_is_bounded():
     assert len(assertions) == 1 + MAX_UNPROVEN
 
 
+@pytest.mark.parametrize("width", [40, 80, 100, 137])
+def test_lines_that_a_terminal_wrapped_are_read(width):
+    """A paste may be cut anywhere, also in the middle of the word Assertion."""
+    lines = [row.render((1, 0, 0), (2, 0, 0)) for row in catalog().rows[:2]]
+    text = "".join(
+        line[start : start + width] + "\n" for line in lines for start in range(0, len(line), width)
+    )
+
+    assertions = parse(b"step 1\n" + text.encode())
+
+    assert [(item.expression, item.block, item.known) for item in assertions] == [
+        (row.expression, (1, 0, 0), True) for row in catalog().rows[:2]
+    ]
+
+
+def test_compiler_messages_do_not_lend_an_assertion_their_file():
+    """Only what continues a line of CUDA is joined to it."""
+    text = f"a.cu:3: warning: unused\n{LINE.decode()}b.cu:4: note: x\nAssertion `n` failed.\n"
+
+    assertions = decode_text(f"{text}RuntimeError: CUDA error: {ASSERT}\n").assertions
+
+    assert [(item.expression, item.file) for item in assertions] == [
+        ("t >= 0 && t < n_classes", LINE.decode().partition(":")[0]),
+        ("n", ""),
+    ]
+
+
 def test_invalid_utf8_beside_an_assertion_survives():
     """Bytes that are no UTF-8 do not hide the assertion behind them."""
     (assertion,) = parse(b"\xff\xfe caf\xe9 " + LINE)
@@ -180,6 +207,7 @@ PIECES = [
     b"Assertion failed: `x`: `n` value (3)",
     b"... Assertion `n > 0` failed.",
     b"a.cu:12: ",
+    b"a.cu:12: f: block: [0,0,0], thread: [1,2,3] Asser\ntion `n > 0` failed.\n",
     b"x" * (MAX_LINE + 10),
 ]
 SOUP = st.lists(st.one_of(st.sampled_from(PIECES), st.binary(max_size=30)), max_size=15)

@@ -119,6 +119,29 @@ def test_traceback_of_a_notebook_is_read():
     assert json.loads(run("--json", data=notebook(error)).stdout)["code"] == 716
 
 
+@pytest.mark.parametrize(
+    ("count", "place"), [(7, "cell [7]:"), (None, "cell 3 from the top:"), ("<b>", "cell 3 from")]
+)
+def test_text_for_people_names_the_cell_of_a_notebook(count, place):
+    """The cell is called by its prompt number, or counted; an alive context is not accused."""
+    memory = {"output_type": "stream", "text": "RuntimeError: CUDA error: out of memory\n"}
+    cells = [
+        {"cell_type": "markdown", "source": "x"},
+        {"cell_type": "code", "execution_count": 3, "outputs": [memory]},
+        {"cell_type": "code", "execution_count": count, "outputs": [STREAM]},
+        {"cell_type": "code", "execution_count": 8, "outputs": [STREAM]},
+    ]
+    data = json.dumps({"nbformat": 4, "cells": cells}).encode()
+
+    assert run(data=data).stdout.decode().startswith(place)
+    assert json.loads(run("--json", data=data).stdout)["kind"] == "device_assert"
+
+
+def test_log_has_no_cell():
+    """Nothing is put in front of the explanation of a log."""
+    assert b"cell" not in run(data=LOG).stdout.partition(b"\n")[0]
+
+
 def test_odd_entries_of_a_notebook_are_skipped():
     """A notebook from elsewhere may hold anything."""
     odd = {"text": 3, "data": [], "traceback": [2]}
