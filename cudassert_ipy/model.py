@@ -203,6 +203,8 @@ class Frame(Record):
     function: str
     line: int
     source: str
+    file: str = ""
+    """File name of the code as Python knows it; a renderer shortens it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ import collections
 import functools
 import linecache
 import types
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,31 +27,45 @@ _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 _SOURCE_LIMIT = 500_000
 
 
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """The text of an expression, and its value where the value was found."""
+
+    text: str | None
+    value: Any = None
+
+
 def find_expression(
-    frame: FrameType, span: Span, matches: Callable[[Any], bool], operand: str
-) -> str | None:
-    """Return the text of the expression whose value ``matches``; None where that is not certain.
+    frame: FrameType,
+    span: Span,
+    matches: Callable[[Any], bool],
+    operand: str,
+    callee: FrameType | None = None,
+) -> Expression | None:
+    """Return the expression whose value ``matches``; None where that is not certain.
 
     ``operand`` is the operation's name for it: where the operand was a temporary (``ids.cuda()``),
-    its text is still certain if the call is one whose signature says which argument it was.
+    its text is still certain if the call is one whose signature says which argument it was, or if
+    ``callee``, the frame that ``frame`` called, is a module that was given this very value.
     """
-    tree_and_text = _parse(frame.f_code.co_filename)
-    if tree_and_text is None or span.byte_columns is None:
-        return None
-    tree, text = tree_and_text
-    node = _node_at(tree, span)
-    if node is None:
-        return None
-    variables = _Variables(frame.f_locals, frame.f_globals, frame.f_builtins)
-    for part in _parts(node):
-        if matches(variables.value(part)):
-            return ast.get_source_segment(text, part)
-    argument = _argument_of(node, operand, variables)
-    if argument is not None:
-        return ast.get_source_segment(text, argument)
+    tree, text = _parse(frame.f_code.co_filename) or (None, "")
+    node = None if tree is None else _node_at(tree, span)
+    if node is not None:
+        variables = _Variables(frame.f_locals, frame.f_globals, frame.f_builtins)
+        for part in _parts(node):
+            value = variables.value(part)
+            if matches(value):
+                return Expression(ast.get_source_segment(text, part), value)
+        argument = _argument_of(node, operand, variables)
+        if argument is not None:
+            return Expression(ast.get_source_segment(text, argument))
+        for argument, value in _given_to_module(node, callee, variables):
+            if matches(value):
+                return Expression(ast.get_source_segment(text, argument), value)
+    # Without the source (or its columns) a variable that is the operand still names it.
     for name, value in frame.f_locals.items():
         if not name.startswith(("_", ".")) and matches(value):
-            return name
+            return Expression(name, value)
     return None
 
 
@@ -104,6 +119,33 @@ def _argument_of(node: ast.expr, operand: str, variables: _Variables) -> ast.exp
         if keyword.arg == operand:
             return keyword.value
     return node.args[position] if position < len(node.args) else None
+
+
+def _given_to_module(
+    node: ast.expr, callee: FrameType | None, variables: _Variables
+) -> Iterator[tuple[ast.expr, Any]]:
+    """Yield the arguments of ``module(...)`` with their values, read from torch's frame for it.
+
+    ``Module._wrapped_call_impl(self, *args, **kwargs)`` (seen in torch 2.1 to 2.14) does not rebind
+    its arguments. Nothing is yielded unless it was this call that called it, and the module itself.
+    """
+    if callee is None or not isinstance(node, ast.Call):
+        return
+    if callee.f_code.co_name != "_wrapped_call_impl" or not _is_of_module(callee):
+        return
+    given = callee.f_locals
+    if "self" not in given or variables.value(node.func) is not given["self"]:
+        return
+    if any(isinstance(argument, ast.Starred) for argument in node.args):
+        return
+    yield from zip(node.args, given.get("args", ()), strict=False)
+    for keyword in node.keywords:
+        if keyword.arg is not None and keyword.arg in given.get("kwargs", {}):
+            yield keyword.value, given["kwargs"][keyword.arg]
+
+
+def _is_of_module(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__") == "torch.nn.modules.module"
 
 
 def _callable_key(value: Any) -> Any:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _SHELL = os.path.join("IPython", "core", "interactiveshell.py")  # noqa: PTH118  only a suffix
 
+# The last two are what IPython calls the body of a cell under `%%time` (seen in 8.0 to 9.18).
+_USER_NAMES = frozenset({"<stdin>", "<string>", "<timed exec>", "<timed eval>"})
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -53,7 +56,7 @@ def user_frames(start: FrameType | None = None) -> Iterator[FrameType]:
 @functools.lru_cache(maxsize=4096)
 def is_user_file(filename: str) -> bool:
     """Whether code compiled under ``filename`` is the user's."""
-    if filename.startswith("<ipython-input-") or filename in ("<stdin>", "<string>"):
+    if filename.startswith("<ipython-input-") or filename in _USER_NAMES:
         return True
     if filename.startswith("<"):
         # `<frozen importlib…>`, `<__array_function__ internals>`, `<eval_with_key>` of torch.fx.
@@ -65,7 +68,9 @@ def is_user_file(filename: str) -> bool:
 
 @functools.cache
 def _library_roots() -> tuple[str, ...]:
-    roots = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    # `scripts` has the starters of pytest, torchrun and the like, which are no caller to name.
+    names = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+    roots = {sysconfig.get_path(name) for name in names}
     roots.add(str(Path(__file__).resolve().parents[1]))
     for name in ("torch", "IPython", "ipykernel"):
         module = sys.modules.get(name)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy.checks.hints import hint_for
-from cudassert_ipy.checks.location import SourceLocation, call_site, is_running, locate_call
+from cudassert_ipy.checks.location import SourceLocation, call_site, locate_call, running
 from cudassert_ipy.checks.statistics import Offenders, Statistics, is_outside, locate, summarize
+from cudassert_ipy.checks.written import written_for
 from cudassert_ipy.model import Finding, TensorRow
 
 if TYPE_CHECKING:
@@ -45,19 +47,24 @@ class _Row:
 
     __slots__ = (
         *("_bad", "_high", "_inf", "_low", "_nan"),
-        *("_record", "_shape", "_substitute", "_valid"),
+        *("_record", "_seen", "_shape", "_substitute", "_valid"),
     )
 
-    def __init__(self, record: TensorRow) -> None:
+    def __init__(self, record: TensorRow, seen: tuple[int, ...]) -> None:
         self._record = record
+        self._seen = seen
         self._shape = record.shape
         self._valid = (record.valid_minimum, record.valid_maximum)
         self._low, self._high = record.minimum, record.maximum
         self._nan, self._inf, self._bad = record.nan_count, record.inf_count, record.bad_count
         self._substitute = record.substitute
 
-    def add(self, item: Checked, substitute: bool) -> None:
-        """Widen the range by one more call; this is on the path of every healthy operation."""
+    def add(self, item: Checked, substitute: bool, written: Callable[[], tuple[int, ...]]) -> None:
+        """Widen the range by one more call; this is on the path of every healthy operation.
+
+        ``written`` looks up the operand's shape as the user wrote it. It is called only where the
+        shape changed, and is not the one that the operation sees.
+        """
         low, high = item.statistics.minimum, item.statistics.maximum
         if low is not None and (self._low is None or low < self._low):
             self._low = low
@@ -67,7 +74,10 @@ class _Row:
         self._inf += item.statistics.inf_count
         self._bad += item.offenders.bad_count
         self._substitute = self._substitute or substitute
-        self._shape = tuple(item.operand.tensor.shape)
+        seen = tuple(item.operand.tensor.shape)
+        if seen != self._seen:
+            self._shape = seen if self._shape == self._seen else written()
+            self._seen = seen
         self._valid = (item.operand.low, item.operand.high)
 
     def to_record(self) -> TensorRow:
@@ -117,9 +127,11 @@ class Inspector:
             bad = item.offenders.bad_count > 0
             if key not in self._rows and (bad or len(self._rows) < MAX_ROWS):
                 location = location or locate_call()
-                self._rows[key] = _Row(self._row(operator, item, location))
+                record = self._row(operator, item, location)
+                self._rows[key] = _Row(record, tuple(item.operand.tensor.shape))
             elif key in self._rows:
-                self._rows[key].add(item, self._is_substitute(item.operand.tensor))
+                written = functools.partial(_written_shape, operator, item.operand)
+                self._rows[key].add(item, self._is_substitute(item.operand.tensor), written)
             if bad:
                 location = location or locate_call()
                 findings.append(self._finding(operator, item, location))
@@ -127,12 +139,12 @@ class Inspector:
 
     def _row(self, operator: Operator, item: Checked, location: SourceLocation) -> TensorRow:
         operand, statistics = item.operand, item.statistics
-        name = location.expression_of(operand.tensor, operand.name)
+        written = written_for(operator, operand, location)
         return TensorRow(
-            name=name or operand.name,
+            name=written.expression or operand.name,
             role=operand.role,
             operation=_called(operator),
-            shape=tuple(operand.tensor.shape),
+            shape=written.shape,
             dtype=dtype_name(operand.tensor),
             device=str(operand.tensor.device),
             minimum=statistics.minimum,
@@ -149,17 +161,22 @@ class Inspector:
     def _finding(self, operator: Operator, item: Checked, location: SourceLocation) -> Finding:
         operand, statistics, offenders = item.operand, item.statistics, item.offenders
         substitute = self._is_substitute(operand.tensor)
+        written = written_for(operator, operand, location)
+        if written.shape != tuple(operand.tensor.shape):
+            # The same values in the same order: only the positions and the batch rows change.
+            reshaped = operand.tensor.detach().reshape(written.shape)
+            offenders = locate(replace(operand, tensor=reshaped))
         return Finding(
             operation=_called(operator),
             aten=operator.aten,
             operand=operand.name,
-            expression=location.expression_of(operand.tensor, operand.name),
+            expression=written.expression,
             line=location.line,
             column=location.column,
             end_column=location.end_column,
             source=location.source,
             frames=location.frames,
-            shape=tuple(operand.tensor.shape),
+            shape=written.shape,
             dtype=dtype_name(operand.tensor),
             minimum=statistics.minimum,
             maximum=statistics.maximum,
@@ -177,9 +194,13 @@ class Inspector:
         )
 
 
+def _written_shape(operator: Operator, operand: Operand) -> tuple[int, ...]:
+    return written_for(operator, operand, locate_call()).shape
+
+
 def _called(operator: Operator) -> str:
     """Return the user's name for the running operation."""
-    return operator.also if operator.also and is_running(operator.also) else operator.name
+    return operator.also if operator.also and running(operator.also) else operator.name
 
 
 def dtype_name(tensor: Tensor) -> str:

@@ -19,6 +19,14 @@ _MAX_FRAMES = 20
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """What the user wrote for an operand: the same values in the same order, in their shape."""
+
+    expression: str | None
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SourceLocation:
     """The innermost user frame of a call and the user frames that lead to it.
 
@@ -33,16 +41,22 @@ class SourceLocation:
     """From the cell inwards."""
     _frame: FrameType | None = None
     _span: Span | None = None
+    _callee: FrameType | None = None
 
-    def expression_of(self, tensor: Tensor, operand: str = "") -> str | None:
-        """Return what the user wrote for ``tensor`` in the innermost user frame, or None.
+    def written_for(self, tensor: Tensor, operand: str = "") -> Written:
+        """Return what the user wrote for ``tensor`` in the innermost user frame.
 
-        Found by identity; a reshaped view of the same values counts as the tensor itself.
+        Found by identity; a reshaped view of the same values counts as the tensor itself, and then
+        the shape is that of the tensor that the user wrote.
         """
+        shape = tuple(tensor.shape)
         if self._frame is None or self._span is None:
-            return None
+            return Written(None, shape)
         same = _Same(tensor)
-        return find_expression(self._frame, self._span, same, operand)
+        found = find_expression(self._frame, self._span, same, operand, self._callee)
+        if found is None:
+            return Written(None, shape)
+        return Written(found.text, shape if found.value is None else tuple(found.value.shape))
 
 
 def locate_call(start: FrameType | None = None) -> SourceLocation:
@@ -50,18 +64,42 @@ def locate_call(start: FrameType | None = None) -> SourceLocation:
 
     Line and columns come from ``co_positions``, so two calls on one line are told apart.
     """
-    stack = list(user_frames(start or sys._getframe(1)))
+    start = start or sys._getframe(1)
+    stack = list(user_frames(start))
     if not stack:
         return SourceLocation()
-    spans = [span_of(f.f_code, f.f_lasti, f.f_lineno) for f in stack[:_MAX_FRAMES]]
+    if len(stack) > _MAX_FRAMES:
+        stack = [*stack[: _MAX_FRAMES - 1], stack[-1]]
+    spans = [span_of(f.f_code, f.f_lasti, f.f_lineno) for f in stack]
     frames = tuple(
-        Frame(function=f.f_code.co_qualname, line=span.line, source=span.source)
-        for f, span in zip(stack, spans, strict=False)
+        Frame(
+            function=f.f_code.co_qualname,
+            line=span.line,
+            source=span.source,
+            file=f.f_code.co_filename,
+        )
+        for f, span in zip(stack, spans, strict=True)
     )
     here = spans[0]
     return SourceLocation(
-        here.line, here.column, here.end_column, here.source, frames[::-1], stack[0], here
+        line=here.line,
+        column=here.column,
+        end_column=here.end_column,
+        source=here.source,
+        frames=frames[::-1],
+        _frame=stack[0],
+        _span=here,
+        _callee=_called_by(stack[0], start),
     )
+
+
+def _called_by(caller: FrameType, start: FrameType) -> FrameType | None:
+    """Return the frame that ``caller`` called, on the way to ``start``; None if it is ``start``."""
+    callee = None
+    frame: FrameType | None = start
+    while frame is not None and frame is not caller:
+        callee, frame = frame, frame.f_back
+    return callee
 
 
 def call_site(start: FrameType | None = None) -> tuple[CodeType, int] | None:
@@ -70,15 +108,18 @@ def call_site(start: FrameType | None = None) -> tuple[CodeType, int] | None:
     return None if frame is None else (frame.f_code, frame.f_lasti)
 
 
-def is_running(function: str) -> bool:
-    """Whether ``torch.<module>.<name>``, a Python function of torch, is between user and kernel."""
+def running(function: str) -> FrameType | None:
+    """Return the frame of ``torch.<module>.<name>`` if it is between the user and the kernel.
+
+    ``function`` is a Python function of torch. Of several the innermost is returned.
+    """
     module, _, name = function.rpartition(".")
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_user_file(frame.f_code.co_filename):
         if frame.f_code.co_name == name and frame.f_globals.get("__name__") == module:
-            return True
+            return frame
         frame = frame.f_back
-    return False
+    return None
 
 
 class _Same:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cudassert_ipy import messages
 from cudassert_ipy.errors import OperandError
+from cudassert_ipy.model import Frame
 
 if TYPE_CHECKING:
     from cudassert_ipy.model import Finding
@@ -25,10 +26,10 @@ def describe(finding: Finding) -> str:
     what = finding.operand
     if finding.expression and finding.expression != finding.operand:
         what = f"`{finding.expression}`"
-    headline = (
-        messages.OPERAND_HEADLINE_ONE if finding.bad_count == 1 else messages.OPERAND_HEADLINE
-    )
     total = math.prod(finding.shape)
+    headline = messages.OPERAND_HEADLINE
+    if finding.bad_count == 1:
+        headline = messages.OPERAND_HEADLINE_ONLY if total == 1 else messages.OPERAND_HEADLINE_ONE
     lines = [
         headline.format(
             operation=finding.operation,
@@ -57,14 +58,51 @@ def describe(finding: Finding) -> str:
             maximum=finding.maximum,
         )
     )
-    if finding.line is not None:
-        source = finding.source.strip()[:_MAX_SOURCE]
-        lines.append(messages.OPERAND_WHERE.format(line=finding.line, source=source))
+    lines += _where(finding)
     if finding.hint:
         lines.append(messages.OPERAND_HINT.format(hint=finding.hint))
     if finding.certainty == "depends_on_substitutes":
         lines.append(messages.OPERAND_SUBSTITUTE)
     return "\n".join(lines)
+
+
+def _where(finding: Finding) -> list[str]:
+    """Return the line of the operation, and the line that called it if that is another frame."""
+    if finding.line is None:
+        return []
+    if len(finding.frames) < 2:
+        here = Frame(function="<module>", line=finding.line, source=finding.source)
+        return [messages.OPERAND_WHERE.format(place=_place(here))]
+    outer, inner = finding.frames[0], finding.frames[-1]
+    lines = [messages.OPERAND_WHERE.format(place=_place(inner))]
+    if (outer.file, outer.line) != (inner.file, inner.line):  # else a lambda in its own line
+        lines.append(messages.OPERAND_CALLED_FROM.format(place=_place(outer)))
+    return lines
+
+
+def _place(frame: Frame) -> str:
+    """Return ``line 7 of Net.forward in mymod.py: source``, of which parts may be missing."""
+    place = messages.OPERAND_PLACE.format(line=frame.line)
+    if frame.function != "<module>" and not frame.function.startswith("<cell line:"):
+        place += messages.OPERAND_PLACE_FUNCTION.format(function=frame.function)
+    file = _file_name(frame.file)
+    if file:
+        place += messages.OPERAND_PLACE_FILE.format(file=file)
+    source = frame.source.strip()[:_MAX_SOURCE]
+    return place + (messages.OPERAND_PLACE_SOURCE.format(source=source) if source else "")
+
+
+def _file_name(file: str) -> str:
+    """Return the last part of a file's path; nothing for the made-up names of notebook cells.
+
+    Cells are ``<ipython-input-...>`` in IPython, and files that nobody wrote in the temporary
+    directories of ipykernel (``ipykernel_<pid>/``) and xeus-python (``xpython_<pid>/``).
+    """
+    directory, _, name = file.replace("\\", "/").rpartition("/")
+    parent = directory.rpartition("/")[2]
+    if file.startswith("<") or parent.startswith(("ipykernel_", "xpython_")):
+        return ""
+    return name
 
 
 def _valid(finding: Finding) -> str:

@@ -1,4 +1,7 @@
+import functools
 import linecache
+import os
+import sysconfig
 from collections import UserDict, namedtuple
 from types import SimpleNamespace
 
@@ -6,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from cudassert_ipy.checks.frames import is_user_file
 from cudassert_ipy.checks.guard import guard
 from cudassert_ipy.errors import OperandError
 
@@ -98,10 +102,28 @@ def test_temporaries_are_named_where_the_signature_is_certain():
     assert finding.expression == "labels.view(-1) * 1"
 
 
+def test_temporaries_that_a_module_handed_on_are_named():
+    """``net(ids.clone())``: the module's argument is the very operand, so its text is certain."""
+    net = nn.Sequential(emb())
+    assert finding_of("net(ids.clone())\n", net=net, ids=BAD).expression == "ids.clone()"
+    owner = SimpleNamespace(net=nn.Sequential(nn.Sequential(emb())))
+    finding = finding_of("y = owner.net(ids + 0)\n", owner=owner, ids=BAD)
+    assert finding.expression == "ids + 0"
+    finding = finding_of(
+        "net(ids.flatten(0) + 0)\n", net=nn.Sequential(nn.Unflatten(0, (2, 2)), emb()), ids=BAD
+    )
+    assert (finding.expression, finding.shape) == ("ids.flatten(0) + 0", (4,))
+    assert finding.bad_positions == ((2,),)
+
+
 def test_temporaries_inside_unknown_calls_are_not_named():
-    """What a user's function did with its arguments is not guessed."""
-    model = nn.Sequential(emb())
+    """What was done with the arguments on the way is not guessed."""
+    model = nn.Sequential(nn.ReLU(), emb())
     assert finding_of("model(ids + 0)\n", model=model, ids=BAD).expression is None
+    finding = finding_of("list(map(net, [ids + 0]))\n", net=nn.Sequential(emb()), ids=BAD)
+    assert finding.expression is None
+    finding = finding_of("net(*[ids + 0])\n", net=nn.Sequential(emb()), ids=BAD)
+    assert finding.expression is None
 
 
 def test_no_user_code_runs_to_find_a_name():
@@ -137,6 +159,115 @@ def test_a_reshaped_view_is_the_operand():
     assert finding.expression == "labels"
 
 
+SEQUENCE = torch.tensor([[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4]])
+SEQUENCE[2, 3] = 5
+IMAGES = torch.zeros(2, 3, 2, 2, dtype=torch.int64)
+IMAGES[1, 2, 0, 1] = 9
+
+
+@pytest.mark.parametrize(
+    ("source", "names", "expected"),
+    [
+        (
+            'F.cross_entropy(logits.transpose(1, 2), batch["labels"])',
+            {"logits": torch.zeros(3, 4, 5), "batch": {"labels": SEQUENCE}},
+            ('batch["labels"]', (3, 4), (2, 3)),
+        ),
+        (
+            "loss(logits, labels)",
+            {"loss": nn.CrossEntropyLoss(), "logits": torch.zeros(2, 5, 3, 2, 2), "labels": IMAGES},
+            ("labels", (2, 3, 2, 2), (1, 2, 0, 1)),
+        ),
+        (
+            "F.nll_loss(logits, labels.t())",
+            {"logits": torch.zeros(4, 5, 3), "labels": SEQUENCE},
+            ("labels.t()", (4, 3), (3, 2)),
+        ),
+        (
+            "F.cross_entropy(logits, labels.t() * 1)",
+            {"logits": torch.zeros(4, 5, 3), "labels": SEQUENCE},
+            ("labels.t() * 1", (4, 3), (3, 2)),
+        ),
+        (
+            "F.cross_entropy(logits, labels)",
+            {"logits": torch.zeros(3, 5, 1, 4), "labels": SEQUENCE[:, None]},
+            ("labels", (3, 1, 4), (2, 0, 3)),
+        ),
+        (
+            "F.cross_entropy(logits.reshape(-1, 5), labels.reshape(-1))",
+            {"logits": torch.zeros(3, 4, 5), "labels": SEQUENCE},
+            ("labels", (3, 4), (2, 3)),
+        ),
+        (
+            "F.cross_entropy(logits.reshape(-1, 5), labels.t().reshape(-1))",
+            {"logits": torch.zeros(3, 4, 5), "labels": SEQUENCE},
+            ("labels.t().reshape(-1)", (12,), (11,)),
+        ),
+        (
+            "emb(labels.view(4, 3))",
+            {"emb": nn.Embedding(5, 2), "labels": SEQUENCE},
+            ("labels", (3, 4), (2, 3)),
+        ),
+        (
+            "emb(labels.view(1))",
+            {"emb": nn.Embedding(5, 2), "labels": torch.tensor(5)},
+            ("labels", (), ()),
+        ),
+    ],
+)
+def test_positions_are_those_of_the_tensor_as_written(source, names, expected):
+    """What torch reshapes on the way to the kernel is told in the shape the user knows."""
+    finding = finding_of(source + "\n", **names)
+    assert (finding.expression, finding.shape) == expected[:2]
+    assert finding.bad_positions == (expected[2],)
+    assert finding.batch_rows == expected[2][:1]
+
+
+def test_a_reshape_that_is_not_certain_stays():
+    """A loss that no Python function of torch called shows what the operation saw."""
+    finding = finding_of(
+        "torch._C._nn.nll_loss_nd(logits, labels * 1)\n",
+        logits=torch.zeros(3, 5, 4),
+        labels=SEQUENCE,
+    )
+    assert (finding.shape, finding.bad_positions) == ((3, 1, 4), ((2, 0, 3),))
+
+
+def test_rows_of_the_table_have_the_shape_as_written():
+    """The table and the finding agree, also when a later batch is shorter."""
+    with guard() as running:
+        for size in (4, 3, 3, 2):
+            labels = torch.zeros(size, 6, dtype=torch.int64)
+            nn.functional.cross_entropy(torch.zeros(size, 5, 6), labels)
+            (row,) = running.rows
+            assert (row.name, row.shape) == ("labels", (size, 6))
+
+
+@pytest.mark.parametrize("filename", ["<timed exec>", "<timed eval>"])
+def test_the_body_of_a_timed_cell_is_the_users(filename):
+    """``%%time`` compiles the cell under a name of its own."""
+    finding = finding_of("\ny = emb(ids)\n", filename, emb=emb(), ids=BAD)
+    assert (finding.line, finding.expression, marked(finding)) == (2, "ids", "emb(ids)")
+    assert finding.frames[-1].file == filename
+
+
+def test_timed_code_without_its_source_has_a_line_and_a_name():
+    """Where nobody kept the source there is a line number, and a variable that is the operand."""
+    linecache.cache.pop("<timed exec>", None)
+    is_user_file.cache_clear()
+    with guard(), pytest.raises(OperandError) as caught:
+        exec(compile("\nemb(ids)", "<timed exec>", "exec"), {"emb": emb(), "ids": BAD})
+    finding = caught.value.finding
+    assert (finding.line, finding.source, finding.expression) == (2, "", "ids")
+    assert "  where   line 2\n" in str(caught.value)
+
+
+def test_starters_of_programs_are_skipped():
+    """The script that started ``pytest`` or ``torchrun`` is not where the user called anything."""
+    starter = os.path.join(sysconfig.get_path("scripts"), "torchrun")  # noqa: PTH118
+    assert not is_user_file(starter)
+
+
 def test_modules_of_torch_are_skipped():
     """The user's call is marked, not a line of torch's Embedding.forward or Sequential."""
     finding = finding_of("model = nn.Sequential(nn.Embedding(10, 4))\nmodel(ids)\n", ids=BAD)
@@ -160,6 +291,22 @@ def test_frames_go_from_the_cell_inwards():
         ("M.forward", 3),
     ]
     assert finding.expression == "x"
+    assert {f.file for f in finding.frames[-3:]} == {CELL}
+
+
+def test_the_cell_is_listed_however_deep_the_call():
+    """The frames are bounded; the outermost is never left out."""
+    source = "def f(n):\n    return f(n - 1) if n else emb(ids)\n\nf(50)\n"
+    linecache.cache[CELL] = (len(source), None, source.splitlines(keepends=True), CELL)
+    cell = compile(source, CELL, "exec")
+    shell = compile("run()", "/anywhere/IPython/core/interactiveshell.py", "exec")
+    names = {"emb": emb(), "ids": BAD}
+    with guard(), pytest.raises(OperandError) as caught:
+        exec(shell, {"run": functools.partial(exec, cell, names)})
+    frames = caught.value.finding.frames
+    assert len(frames) == 20
+    assert (frames[0].line, frames[0].source) == (4, "f(50)")
+    assert {f.line for f in frames[1:]} == {2}
 
 
 def test_in_a_shell_frames_start_at_the_cell():

@@ -1,3 +1,5 @@
+import functools
+import linecache
 import pickle
 import traceback
 
@@ -47,6 +49,77 @@ def test_the_message_tells_what_where_and_a_hint():
     assert lines[2] == "  operand input: shape [2, 2], int64, values from 1 to 10"
     assert lines[3].endswith(': emb(batch["ids"])')
     assert "Off by one" in lines[4]
+
+
+def compiled(name, source):
+    """Return the code of a module or cell whose source Python can find."""
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    return compile(source, name, "exec")
+
+
+def message_of(module, cell):
+    """Run a module and then a cell that fails, (file name, source) each; return the message."""
+    names = {"emb": nn.Embedding(10, 4)}
+    exec(compiled(*module), names)
+    run = functools.partial(exec, compiled(*cell), names)
+    shell = compile("run()", "/anywhere/IPython/core/interactiveshell.py", "exec")
+    with cudassert_ipy.guard(), pytest.raises(OperandError) as caught:
+        exec(shell, {"run": run})
+    return str(caught.value).splitlines()
+
+
+NET = """
+class Net:
+    def forward(self, ids):
+        return emb(ids)
+"""
+CALL = "import torch\nloss = Net().forward(torch.tensor([10, 1]))\n"
+
+
+def test_the_message_names_the_function_and_the_line_that_called_it():
+    """A number in another file is not taken for one in the cell."""
+    lines = message_of(("/home/me/mymod.py", NET), ("/tmp/ipykernel_42/7.py", CALL))
+    assert lines[3:5] == [
+        "  where   line 4 of Net.forward in mymod.py: return emb(ids)",
+        "          called from line 2: loss = Net().forward(torch.tensor([10, 1]))",
+    ]
+
+
+@pytest.mark.parametrize("cell", ["/tmp/ipykernel_42/8.py", "<ipython-input-1-abc>"])
+def test_functions_of_cells_are_named_without_a_file(cell):
+    """The name under which a cell is compiled says nothing to the user."""
+    lines = message_of((cell, NET), ("/tmp/ipykernel_42/7.py", CALL))
+    assert lines[3] == "  where   line 4 of Net.forward: return emb(ids)"
+
+
+def test_the_caller_in_a_script_is_named_with_its_file():
+    """Outside a notebook the outermost line is in a file too."""
+    lines = message_of(("/home/me/mymod.py", NET), ("/home/me/train.py", CALL))
+    assert lines[4].startswith("          called from line 2 in train.py: loss = ")
+
+
+def test_a_lambda_in_its_own_line_is_named_once():
+    """The same line is not told twice."""
+    call = "import torch\n(lambda ids: emb(ids))(torch.tensor([10, 1]))\n"
+    lines = message_of(("/home/me/mymod.py", NET), ("/tmp/ipykernel_42/7.py", call))
+    assert lines[3].startswith("  where   line 2 of <lambda>: (lambda ids")
+    assert "called from" not in lines[4]
+
+
+def test_one_value_is_singular():
+    """No "1 of 1 values"."""
+    ids = torch.tensor([10])
+    with cudassert_ipy.guard(), pytest.raises(OperandError, match="1 of 1 value of `ids` is"):
+        nn.Embedding(10, 4)(ids)
+
+
+def test_the_hint_of_an_embedding_is_true_of_any_table():
+    """A table may be one of words, positions or categories."""
+    with cudassert_ipy.guard(), pytest.raises(OperandError) as caught:
+        nn.Embedding(10, 4)(torch.tensor([12]))
+    assert "10 rows; the largest id needs 13" in caught.value.finding.hint
+    for word in ("vocabulary", "added tokens", "positions", "categories"):
+        assert word in caught.value.finding.hint
 
 
 def test_the_traceback_ends_at_the_users_line():

@@ -43,6 +43,28 @@ def test_a_bad_operand_raises_at_its_operation(collector):
     assert not collector.substitute_index_passed
 
 
+def test_labels_of_a_sequence_keep_their_shape(collector):
+    """Torch reshapes the target for its kernel; the finding is about the labels as written."""
+    labels = torch.zeros(4, 6, dtype=torch.int64).cuda()
+    labels[2, 3] = 7
+    with pytest.raises(OperandError) as caught:
+        F.cross_entropy(torch.zeros(4, 5, 6).cuda(), labels)
+    finding = caught.value.finding
+    assert (finding.expression, finding.shape) == ("labels", (4, 6))
+    assert (finding.bad_positions, finding.batch_rows) == (((2, 3),), (2,))
+    assert collector.rows[-1].shape == (4, 6)
+    assert not collector.substitute_integer_read
+
+
+def test_a_temporary_handed_to_a_module_is_named(collector):
+    """``net(ids.cuda())`` names its argument."""
+    ids = torch.tensor([1, 10])
+    net = nn.Sequential(nn.Embedding(10, 4)).cuda()
+    with pytest.raises(OperandError) as caught:
+        net(ids.cuda())
+    assert caught.value.finding.expression == "ids.cuda()"
+
+
 def test_findings_survive_the_users_except(collector):
     """What the user's code swallows is recorded all the same, up to a limit."""
     emb = nn.Embedding(10, 4).cuda()
