@@ -233,6 +233,26 @@ def test_a_reshape_that_is_not_certain_stays():
     assert (finding.shape, finding.bad_positions) == ((3, 1, 4), ((2, 0, 3),))
 
 
+LIBRARY = """
+class Flipped(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            if func is torch.nn.functional.cross_entropy:
+                return torch._C._nn.nll_loss_nd(args[0], args[1].flip(0))
+            return func(*args, **(kwargs or {}))
+"""
+
+
+def test_labels_that_a_library_changed_on_the_way_are_not_taken_for_the_operand():
+    """Positions in other values than the user's are not told as if they were in the user's."""
+    names = {"torch": torch}
+    exec(compile(LIBRARY, os.path.join(sysconfig.get_path("purelib"), "l.py"), "exec"), names)  # noqa: PTH118
+    logits = torch.zeros(3, 5, 4).as_subclass(names["Flipped"])
+    finding = finding_of("F.cross_entropy(logits, labels)\n", logits=logits, labels=SEQUENCE)
+    assert (finding.shape, finding.bad_positions) == ((3, 1, 4), ((0, 0, 3),))
+
+
 def test_rows_of_the_table_have_the_shape_as_written():
     """The table and the finding agree, also when a later batch is shorter."""
     with guard() as running:
