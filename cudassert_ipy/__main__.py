@@ -26,7 +26,6 @@ _SAMPLE = 64 * 1024
 # Controls that text may hold: \a \b \t \n \v \f \r and escape.
 _NOT_TEXT = bytes(set(range(32)) - {7, 8, 9, 10, 11, 12, 13, 27})
 _MAX_CONTROL_SHARE = 0.05
-_UNNUMBERED_CELL = "cell {position} from the top"
 
 
 class UnusableInput(Exception):  # noqa: N818  (a reason, not a defect)
@@ -98,7 +97,7 @@ def _decode_notebook(data: bytes) -> tuple[Failure, str]:
         own = decode_text(cell.text)
         if own.kind != "not_cuda" and own.sticky == failure.sticky:
             count = cell.execution_count
-            unnumbered = _UNNUMBERED_CELL.format(position=cell.position)
+            unnumbered = messages.UNNUMBERED_CELL.format(position=cell.position)
             return failure, unnumbered if count is None else messages.cell(count)
     return failure, ""
 

@@ -24,6 +24,10 @@ def cell(execution_count: int | None) -> str:
 
 DEAD_TENSOR = "<{tensor}, lost: context dead since {cell}>"
 
+# --- explain --------------------------------------------------------------------------------------
+
+UNNUMBERED_CELL = "cell {position} from the top"
+
 # --- notebook: hooks ------------------------------------------------------------------------------
 
 HOOK_FAILED = (
@@ -201,6 +205,7 @@ ONE_LINE_BLOCKING = (
     "Launches were blocking, so the line below is the one. Details under the traceback."
 )
 ONE_LINE_DETAILS = "Details under the traceback."
+ONE_LINE_GUARD_CPU = "A GPU would have asserted on it."
 ONE_LINE_GUARD = "Stopped before the launch: the CUDA context is alive."
 INNOCENT = (
     "This kernel's CUDA context is dead since cell [{cell}]; nothing is wrong with this cell."
@@ -239,6 +244,7 @@ AND_MORE = "and {count} more"
 NAN_COUNT = "{count} NaN"
 CERTAIN = "Certain: no lost value took part in it."
 CERTAIN_GUARD = "Certain: these are the values that were about to go to the GPU."
+CERTAIN_GUARD_CPU = "Certain: these are the values of this call."
 NOT_CERTAIN_NOTE = "Not certain: see the note."
 NOT_CERTAIN = (
     "Not certain: values that lived only on the GPU are lost and were replaced by zeros, and this "

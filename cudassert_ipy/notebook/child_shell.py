@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 
+from cudassert_ipy.notebook.debug_cell import remember_timed_body
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -34,6 +36,7 @@ def executor(shell: Any, state: HostState | None = None) -> Callable[[str], None
 
     def execute(source: str) -> None:
         _detach(shell)
+        remember_timed_body(source)
         if state is not None:
             state.restore(shell.user_ns)
         result = shell.run_cell(source, store_history=False)

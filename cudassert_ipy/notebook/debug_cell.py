@@ -7,6 +7,8 @@ is, and the hooks before and after the cell do the work.
 
 from __future__ import annotations
 
+import linecache
+
 _MAGIC = "%%cuda_debug"
 TIMED_FILES = ("<timed exec>", "<timed eval>")
 """File names under which IPython compiles the body of ``%%time`` (seen in 8.0 to 9.18)."""
@@ -27,11 +29,14 @@ def lines_before_body(source: str) -> int:
 
 
 def remember_timed_body(source: str) -> None:
-    """Give Python the source of the body of a cell under ``%%time``, which IPython does not."""
+    """Give Python the source of the body of a cell under ``%%time``, which IPython does not.
+
+    All such cells have the same file names, so what an earlier one left is taken away first.
+    """
+    for name in TIMED_FILES:
+        linecache.cache.pop(name, None)
     if not any(line.split()[:1] == ["%%time"] for line in source.splitlines()[:5]):
         return
-    import linecache
-
     body = source.splitlines(keepends=True)[lines_before_body(source) :]
     for name in TIMED_FILES:
         linecache.cache[name] = (len("".join(body)), None, body, name)

@@ -168,5 +168,7 @@ def _certainty(diagnosis: Diagnosis, finding: Finding) -> Phrase:
     if finding.certainty == "depends_on_substitutes":
         noted = replay is not None and bool(replay.note) and replay.substituted == 0
         return phrase(messages.NOT_CERTAIN_NOTE if noted else messages.NOT_CERTAIN)
-    guarded = diagnosis.replay is not None and diagnosis.replay.state == "guard"
-    return phrase(messages.CERTAIN_GUARD if guarded else messages.CERTAIN)
+    if replay is None or replay.state != "guard":
+        return phrase(messages.CERTAIN)
+    on_cpu = replay.where == "cpu"
+    return phrase(messages.CERTAIN_GUARD_CPU if on_cpu else messages.CERTAIN_GUARD)

@@ -285,6 +285,9 @@ def _context(diagnosis: Diagnosis, *, in_kernel: bool) -> list[Row]:
             rows.append(row("lost", join([phrase(messages.LOST), phrase(messages.KEPT)])))
         return rows
     if state == "alive":
+        replay = diagnosis.replay
+        if replay is not None and replay.state == "guard" and replay.where == "cpu":
+            return []  # no device took part
         text = _alive(diagnosis) if in_kernel else messages.CONTEXT_ALIVE_LOG
         return [row("context", phrase(text))]
     return [row("context", phrase(messages.CONTEXT_UNKNOWN))]
@@ -365,7 +368,8 @@ def one_line(diagnosis: Diagnosis) -> str:
     elif diagnosis.finding is not None:
         context = messages.ONE_LINE_DEAD if diagnosis.context == "dead" else ""
         if diagnosis.replay is not None and diagnosis.replay.state == "guard":
-            context = messages.ONE_LINE_GUARD
+            on_cpu = diagnosis.replay.where == "cpu"
+            context = messages.ONE_LINE_GUARD_CPU if on_cpu else messages.ONE_LINE_GUARD
         title = as_text(finding_title(diagnosis.finding))
         text = " ".join(filter(None, [f"{title}.", context, messages.ONE_LINE_DETAILS]))
     else:

@@ -21,6 +21,8 @@ def start_kernel(tmp_path_factory):
         **environment: str,
     ) -> Kernel:
         environment.setdefault("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
+        # Kernels that are killed leave the file of what CUDA printed: not in the machine's own.
+        environment.setdefault("TMPDIR", str(tmp_path_factory.mktemp("tmp")))
         if simulator:
             environment["CUDASSERT_SIMULATOR"] = "1"
         if buttons:
