@@ -56,11 +56,12 @@ class Failures:
         swallowed the error, and printed it or not.
         """
         session = self._session
-        swallowed = b"Assertion" in session.captures.cell_text()
         seconds = session.settings.fence_seconds if session.settings.fence else 0.0
         error = device.wait_for_device(seconds)
         if error is None:
             return
+        # Nothing has synchronized since the cell: what stands there was printed while it ran.
+        swallowed = b"Assertion" in session.captures.cell_text()
         error.__traceback__ = None  # its frames are the fence's own: no line of the user's
         session.recorder.current = record  # the cell is over, but this still belongs to it
         try:

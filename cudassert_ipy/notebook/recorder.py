@@ -40,6 +40,10 @@ class CellRecord:
         self.host_state: HostState | None = None
         self.store_history = True
 
+    def forget_state(self) -> None:
+        """Let go of what only a replay of this cell would need."""
+        self.rng = self.host_state = None
+
 
 class Recorder:
     """The session's cells in the order they ran; nested ``run_cell`` calls are not cells."""

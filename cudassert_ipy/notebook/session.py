@@ -283,6 +283,8 @@ class Session:
             print(messages.STATUS_BLOCKING)
         if record.succeeded and self.settings.copies and not self.dead and device.cuda_in_use():
             self.copies.update(self.shell.user_ns, record.execution_count)
+        if record is not self.failed:
+            record.forget_state()
         self.captures.end_cell()
         if not self.in_kernel:
             self.captures.stop()
