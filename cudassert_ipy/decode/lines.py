@@ -42,15 +42,17 @@ class LineSplitter:
     def _pieces(self, line: bytes) -> Iterator[bytes]:
         """Yield what has to be cut off in front of ``line``; leave its last piece in ``_last``.
 
-        Where a cut falls depends on the line's first ``MAX_LINE`` bytes only, and an assertion
-        that ends in them is not cut in two.
+        Where a cut falls depends on the next ``MAX_LINE`` bytes only, and an assertion that ends in
+        them is not cut in two. Takes time in proportion to the line's length.
         """
-        while len(line) > MAX_LINE:
-            end = line.rfind(_END_OF_ASSERTION, 0, MAX_LINE)
-            cut = end + len(_END_OF_ASSERTION) if end >= 0 else MAX_LINE
-            yield _plain(line[:cut])
-            line = line[cut:]
-        self._last = line
+        start = 0
+        while len(line) - start > MAX_LINE:
+            limit = start + MAX_LINE
+            end = line.rfind(_END_OF_ASSERTION, start, limit)
+            cut = end + len(_END_OF_ASSERTION) if end >= 0 else limit
+            yield _plain(line[start:cut])
+            start = cut
+        self._last = line[start:]
 
 
 def _plain(line: bytes) -> bytes:

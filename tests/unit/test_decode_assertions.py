@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from cudassert_ipy.decode.assertions import MAX_GROUPS, MAX_UNPROVEN, AssertionParser
 from cudassert_ipy.decode.catalog import catalog
 from cudassert_ipy.decode.failure import TextDecoder, decode_text
-from cudassert_ipy.decode.lines import MAX_LINE
+from cudassert_ipy.decode.lines import MAX_LINE, LineSplitter
 from cudassert_ipy.model import Failure
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "asserts"
@@ -91,6 +92,23 @@ def test_number_of_different_assertions_is_bounded():
     data = b"".join(LINE.replace(b":245:", b":%d:" % number) for number in range(2 * MAX_GROUPS))
 
     assert len(parse(data)) == MAX_GROUPS
+
+
+def seconds_to_split(size: int) -> float:
+    line = b"x" * size
+    times = []
+    for _ in range(3):
+        start = time.process_time()
+        for _piece in LineSplitter().feed(line):
+            pass
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def test_one_long_line_takes_time_in_proportion_to_its_length():
+    """Twice the length takes about twice the time: notebooks hold whole outputs in one line."""
+    size = 24 * 2**20
+    assert seconds_to_split(2 * size) < 3 * seconds_to_split(size)
 
 
 def test_no_assertion_is_lost_on_a_line_that_hardly_ends():
