@@ -34,6 +34,13 @@ HOOK_FAILED = (
     "cudassert_ipy could not do its work here ({hook}: {error}); your cell is not affected."
 )
 
+HOOK_INTERRUPTED = "cudassert_ipy was interrupted; your cell is not affected."
+INTERRUPTED_BEFORE = "interrupted before the cell was started"
+DEAD_AGAIN = (
+    "A set-up cell has killed the CUDA context of the new kernel as well; there is nothing to "
+    "replay the failing cell from."
+)
+
 # --- notebook: magics -----------------------------------------------------------------------------
 
 HELP_NO_GUARD = "Do not check operands before each launch; the cell runs at full speed and may die."

@@ -107,6 +107,9 @@ class _Stage:
         diagnosis, failed = self.session.diagnosis, self.handoff.failing
         if diagnosis is None or failed is None:
             return
+        if self.session.dead:
+            print(messages.DEAD_AGAIN)
+            return
         where = self.session.settings.replay_on
         long = failed.seconds > GPU_SECONDS
         found = None

@@ -43,17 +43,39 @@ class DebugCell:
             print(messages.NO_TORCH.format(error=error))
             return None
         self = cls(session, options)
-        if line is not None:
-            if not device.device_present():
-                print(messages.NO_DEVICE)
-            if not options.no_checkpoint and not session.dead and device.device_present():
-                self._take_checkpoint()
-        if not options.no_guard:
+        try:
+            self._prepare(with_checkpoint=line is not None and not options.no_checkpoint)
+        except BaseException:  # Ctrl-C above all: nothing half-made may stay
+            self.abandon()
+            raise
+        return self
+
+    def _prepare(self, *, with_checkpoint: bool) -> None:
+        present = device.device_present()
+        if not present and not self._session.guard_always:
+            print(messages.NO_DEVICE)
+        if with_checkpoint and present and not self._session.dead:
+            self._take_checkpoint()
+        if not self.options.no_guard:
             from cudassert_ipy.checks.guard import Guard
 
-            self._guard = Guard()
-            self._guard.__enter__()
-        return self
+            guard = Guard()
+            guard.__enter__()
+            self._guard = guard
+
+    @staticmethod
+    def refuse(shell: Any) -> None:
+        """Keep the cell that is about to start from running: the user pressed Ctrl-C."""
+        import ast
+
+        from IPython.core.error import InputRejected
+
+        class Refuse(ast.NodeTransformer):
+            def visit(self, _node: ast.AST) -> ast.AST:
+                shell.ast_transformers.remove(self)
+                raise InputRejected(messages.INTERRUPTED_BEFORE)
+
+        shell.ast_transformers.append(Refuse())
 
     def _take_checkpoint(self) -> None:
         from cudassert_ipy.replay.checkpoint import CheckpointRefused

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cudassert_ipy.checks.traceback import trim_traceback
 from cudassert_ipy.checks.wording import describe
 from cudassert_ipy.decode.failure import decode_exception, is_suspect
-from cudassert_ipy.errors import OperandError
+from cudassert_ipy.errors import CudassertError, OperandError
 from cudassert_ipy.model import Cell, Diagnosis
 from cudassert_ipy.notebook import device, diagnosing
 from cudassert_ipy.report.private import without_values
@@ -60,6 +60,8 @@ class Failures:
         error = device.wait_for_device(seconds)
         if error is None:
             return
+        if not is_suspect(error):
+            raise error  # not of the device: a signal handler of the user's, say
         # Nothing has synchronized since the cell: what stands there was printed while it ran.
         swallowed = b"Assertion" in session.captures.cell_text()
         error.__traceback__ = None  # its frames are the fence's own: no line of the user's
@@ -87,9 +89,12 @@ class Failures:
         if diagnosis is None or session.muted:
             return
         if debug is not None and diagnosis.context == "dead" and debug.will_replay:
-            diagnosis = session.replaying.from_checkpoint(
-                debug.take_checkpoint(), diagnosis, debug.options.timeout
-            )
+            try:
+                diagnosis = session.replaying.from_checkpoint(
+                    debug.take_checkpoint(), diagnosis, debug.options.timeout
+                )
+            except CudassertError as error:  # the waiting child is gone; what is known still shows
+                print(error)
         session.display.show(diagnosis)
 
     def check_at_load(self, error: BaseException) -> None:

@@ -63,7 +63,10 @@ class Hooks:
             started = time.perf_counter()
             try:
                 return body(*args, **options)
-            except Exception as error:  # the user's cell must not suffer from a fault of ours
+            except KeyboardInterrupt:
+                print(messages.HOOK_INTERRUPTED)
+                return fallback(*args, **options) if fallback is not None else None
+            except BaseException as error:  # the user's cell must not suffer from a fault of ours
                 hook.faults += 1
                 log.exception("the hook %r failed", hook.name)
                 print(messages.HOOK_FAILED.format(hook=hook.name, error=repr(error)[:200]))

@@ -115,6 +115,8 @@ class Replaying:
         return self._finish(diagnosis, self._wait(self._start_here()))
 
     def _start_here(self) -> Any:
+        if self._session.dead:  # the set-up itself killed the new context
+            raise CudassertError(messages.DEAD_AGAIN)
         checkpoint = self.checkpoint(FLOAT_BUDGET)
         return checkpoint.start(self._request(self._failed_cell(), "checkpoint"))
 

@@ -48,8 +48,14 @@ class Restarting:
         namespace = session.shell.user_ns
         lost_already = {name for name, value in namespace.items() if device.is_on_device(value)}
         hidden = {*session.shell.user_ns_hidden, *lost_already}
+        # The failed cell never runs as set-up, whatever its status: its own code may have caught
+        # the error.
+        past = [
+            PastCell(cell=_recorded(c), succeeded=c.succeeded if c is not failed else False)
+            for c in session.recorder.cells
+        ]
         return plan(
-            [PastCell(cell=_recorded(c), succeeded=c.succeeded) for c in session.recorder.cells],
+            past,
             losses(namespace, hidden),
             [child.name for child in children() if child.pid not in session.own_processes()],
             failed_count=failed.execution_count if failed is not None else None,

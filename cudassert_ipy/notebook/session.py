@@ -250,7 +250,11 @@ class Session:
         if options is not None or (self.guard_always and device.loaded_torch() is not None):
             from cudassert_ipy.notebook.debugging import DebugCell
 
-            self.debug = DebugCell.begin(self, options)
+            try:
+                self.debug = DebugCell.begin(self, options)
+            except KeyboardInterrupt:
+                # IPython would swallow it here and run the cell, unguarded.
+                DebugCell.refuse(self.shell)
 
     def _note_host_state(self) -> None:
         """Note small variables, which the cell may change before it fails."""

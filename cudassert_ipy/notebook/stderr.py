@@ -29,6 +29,8 @@ TAIL_INTERVAL = 0.05
 """Seconds between two looks of the tail thread."""
 TRUNCATE_ABOVE = 1 << 20
 """Between cells the file is emptied once it is larger than this many bytes."""
+RESERVED = 4 << 20
+"""Bytes of disk space that are kept for what CUDA prints."""
 CELL_CAP = 64 << 20
 """Within a cell the file is emptied (after forwarding) once it is larger than this."""
 READ_LIMIT = 8 << 20
@@ -144,6 +146,24 @@ def _kernel_stream(fd: int) -> Callable[[bytes], None] | None:
     return write
 
 
+def _same_file(one: int, other: int) -> bool:
+    try:
+        return os.path.sameopenfile(one, other)
+    except OSError:  # the user has closed it
+        return False
+
+
+def _reserve(fd: int) -> None:
+    """Reserve disk space for what CUDA may print, so that a disk that fills up later has it."""
+    import ctypes
+
+    keep_size = 1  # FALLOC_FL_KEEP_SIZE (linux/falloc.h)
+    fallocate = getattr(ctypes.CDLL(None), "fallocate", None)
+    if fallocate is not None:  # Linux; a file system that cannot do it says so, which is no matter
+        size = ctypes.c_int64(RESERVED)
+        fallocate(fd, keep_size, ctypes.c_int64(0), size)
+
+
 def _write_all(fd: int, data: bytes) -> None:
     while data:
         try:
@@ -197,7 +217,9 @@ class FdCapture:
         """Give the descriptor back, forward what is left, and remove the file."""
         if not self.active:
             return
-        os.dup2(self._previous, self.fd)
+        # Where the user has pointed the descriptor elsewhere meanwhile, it is theirs.
+        if _same_file(self.fd, self._file):
+            os.dup2(self._previous, self.fd)
         with self._lock:
             self.pump(final=True)
             os.close(self._file)
@@ -243,8 +265,15 @@ class FdCapture:
             if self._offset > CELL_CAP:
                 self._empty()
 
+    def reserve(self) -> None:
+        """Reserve disk space for the file."""
+        with self._lock:
+            if self.active:
+                _reserve(self._file)
+
     def _empty(self) -> None:
         os.ftruncate(self._file, 0)
+        _reserve(self._file)
         self._offset = self._mark = 0
 
     def _forward(self, data: bytes) -> None:
@@ -337,5 +366,7 @@ class Captures:
             for capture in self._captures:
                 capture.look()
             if first:
+                for capture in self._captures:
+                    capture.reserve()
                 remove_stale_files()  # here, because in a full directory it takes its time
                 first = False

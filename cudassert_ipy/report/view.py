@@ -169,7 +169,7 @@ def failure_rows(diagnosis: Diagnosis, *, in_kernel: bool = True) -> list[Row]:
         rows += _assertion_rows(assertion)
     if failure.kind == "device_assert" and not failure.assertions:
         rows.append(row("assertion", phrase(messages.ASSERT_NOT_SEEN)))
-    if failure.kind != "device_assert" and failure.message:
+    if failure.message and (failure.kind != "device_assert" or failure.code not in (None, 710)):
         rows.append(row("message", code(clean_line(failure.message.strip().partition("\n")[0]))))
     noticed = diagnosis.reported_at
     if noticed is not None and not diagnosis.cell.innocent:

@@ -140,6 +140,37 @@ def test_the_time_limit_of_the_cell_counts(kernel):
     assert cell.diagnoses[0]["replay"]["outcome"] == "timed_out"
 
 
+def test_a_checkpoint_that_was_killed_is_told(kernel):
+    """Without its checkpoint the death is explained all the same."""
+    kernel.run("import os, psutil, signal")
+    cell = kernel.run(
+        "%%cuda_debug --no-guard\n"
+        "for child in psutil.Process().children(recursive=True): child.kill()\n" + FAILING
+    )
+    assert cell.status == "error"
+    assert cell.diagnoses[0]["context"] == "dead"
+    assert "your cell is not affected" not in cell.stdout
+    found = kernel.run("%cuda_debug replay").diagnoses[0]["finding"]
+    assert found["bad_values"] == [1000]
+
+
+def test_an_interrupt_while_it_prepares_stops_the_cell(kernel):
+    """Ctrl-C before the cell starts keeps it from running, rather than running it unguarded."""
+    kernel.run(
+        "import os, signal\nfrom cudassert_ipy.notebook import debugging\n"
+        "def interrupt(self, **options):\n"
+        "    debugging.DebugCell._prepare = original\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    import time; time.sleep(5)\n"
+        "original = debugging.DebugCell._prepare\n"
+        "debugging.DebugCell._prepare = interrupt"
+    )
+    cell = kernel.run("%%cuda_debug\nran = True")
+    assert cell.status == "error"
+    assert kernel.evaluate("'ran' in globals()") is False
+    assert kernel.run("%%cuda_debug\nran = True").status == "ok"
+
+
 def test_no_child_is_left(kernel):
     """After good cells and bad ones no process of ours remains."""
     kernel.run("%%cuda_debug\n1")

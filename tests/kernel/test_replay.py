@@ -232,8 +232,10 @@ def test_inputs_that_the_cell_changed_are_put_back(start_kernel):
     cases = [
         ("y -= 1\nF.cross_entropy(lg, y.cuda()).item()", [2], 2),
         (
-            "offset += 3; ids = torch.arange(2).cuda() + offset\nemb(ids).sum().item()\n"
-            "offset += 100; ids2 = torch.arange(2).cuda() + 9\nemb(ids2).sum().item()",
+            (
+                "offset += 3; ids = torch.arange(2).cuda() + offset\nemb(ids).sum().item()\n"
+                "offset += 100; ids2 = torch.arange(2).cuda() + 9\nemb(ids2).sum().item()"
+            ),
             [10],
             4,
         ),
@@ -307,7 +309,7 @@ def test_lines_in_other_cells_and_files_are_named(start_kernel, tmp_path):
 
 
 def test_a_timed_cell_keeps_line_and_name(start_kernel):
-    """Under `%%time` the body is compiled on its own; line, source and operand are known all the same."""
+    """Under `%%time`, which compiles the body on its own, line and operand are known as ever."""
     kernel = start_kernel()
     kernel.run(SETUP)
     cell = kernel.run("%%time\nx = 1\nrows = model(batch['ids'])\nrows.sum().item()")

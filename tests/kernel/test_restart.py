@@ -199,6 +199,24 @@ def test_cancel_stops_the_set_up(start_kernel):
     assert kernel.evaluate("ran") < 7
 
 
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        "try:\n    model(batch['ids']).sum().item()\nexcept Exception: print('caught')",
+        "%%capture\nmodel(batch['ids']).sum().item()",
+    ],
+)
+def test_the_failed_cell_never_runs_as_set_up(start_kernel, wrapped):
+    """A cell that caught its own CUDA error is not run again as set-up."""
+    kernel = start_kernel()
+    kernel.run(SETUP)
+    kernel.run(wrapped)
+    cell = kernel.run("%cuda_debug restart", timeout=90)
+    assert cell.status == "ok", cell.stderr
+    assert "run again: [2]" in cell.stdout
+    assert kernel.evaluate("torch.ones(2).cuda().sum().item()") == 2.0
+
+
 def test_restart_without_a_failure_runs_the_set_up(start_kernel):
     """`%cuda_debug restart` works when nothing failed: set-up only, and the simulator stays on."""
     kernel = start_kernel(simulator=False)

@@ -109,3 +109,36 @@ def test_start_twice_is_harmless():
     finally:
         c.stop()
     assert os.get_inheritable(2)
+
+
+def test_a_descriptor_that_the_user_redirected_stays_theirs(tmp_path):
+    """Stopping gives back only a descriptor that still is ours."""
+    target = tmp_path / "theirs.txt"
+    done = run(f"""
+        import os
+        from cudassert_ipy.notebook.stderr import FdCapture
+        c = FdCapture(2); c.start()
+        os.write(2, b"before\\n")
+        os.dup2(os.open({str(target)!r}, os.O_WRONLY | os.O_CREAT), 2)
+        c.stop()
+        os.write(2, b"after\\n")
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == b"before\n"
+    assert target.read_bytes() == b"after\n"
+
+
+def test_space_is_reserved_for_what_cuda_prints():
+    """The file owns disk blocks before anything is written, so that a full disk loses nothing."""
+    done = run("""
+        import os
+        from cudassert_ipy.notebook.stderr import RESERVED, FdCapture
+        c = FdCapture(2); c.start(); c.reserve()
+        status = os.stat(c.path)
+        print(status.st_size, status.st_blocks * 512 >= RESERVED)
+        c.stop()
+    """)
+    size, reserved = done.stdout.split()
+    assert size == b"0"
+    if reserved != b"True":
+        pytest.skip("this file system cannot reserve space")
