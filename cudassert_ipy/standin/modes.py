@@ -149,6 +149,12 @@ class StandinFunctionMode(TorchFunctionMode):
         if not context.active:
             return func(*args, **kwargs)
         device = kwargs.get("device")
+        if isinstance(func, torch._ops.OpOverload) and (
+            device is None or context.index_of(device) is None
+        ):
+            # A dispatch mode (the guard, one of the user's, ours) hands on an operation of a torch
+            # function that we have seen. Its "cpu" is of our making, and means no device.
+            return func(*args, **kwargs)
         if func in _constructors():
             if device is None:
                 device = torch_device_mode.CURRENT_DEVICE

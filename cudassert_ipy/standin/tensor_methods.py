@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.utils.checkpoint
 
 from cudassert_ipy.standin.tags import Tag, tag_of
 from cudassert_ipy.standin.transfer import move
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _BASE: Any = torch._C.TensorBase
 _TORCH = str(Path(torch.__file__).parent)
+_OF_SAVED_TENSORS = (torch.utils.checkpoint.__file__, torch.autograd.graph.__file__)
+"""Run also from within functions, at any tensor that is saved, and note where tensors are."""
 _PINNED = "_cudassert_pinned"
 
 
@@ -40,7 +43,7 @@ def _queries(context: Context) -> dict[str, Any]:
         found = tag_of(tensor)
         if found is None or found.device_index is None or not context.active:
             return None
-        if thread.inside and sys._getframe(2).f_code.co_filename.startswith(_TORCH):
+        if thread.inside and _works_on_the_cpu(sys._getframe(2).f_code.co_filename):
             # A Python function of torch, which runs without our function mode: its factories would
             # ask the real CUDA. It works on the CPU, and its results inherit the tag.
             return None
@@ -65,6 +68,10 @@ def _queries(context: Context) -> dict[str, Any]:
         "is_cpu": property(is_cpu),
         "get_device": get_device,
     }
+
+
+def _works_on_the_cpu(filename: str) -> bool:
+    return filename.startswith(_TORCH) and filename not in _OF_SAVED_TENSORS
 
 
 def _device(found: Tag) -> torch.device:

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
+import cudassert_ipy
 from cudassert_ipy.standin.device import StandinDevice
 from cudassert_ipy.standin.simulate import SimulatePolicy
 
@@ -35,6 +36,26 @@ def recurrent():
 def convolution():
     model = nn.Sequential(nn.Conv1d(5, 6, 3), nn.BatchNorm1d(6), nn.Flatten(), nn.Linear(36, 4))
     return model, (6, 5, 8)
+
+
+class Looking(nn.Module):
+    """Looks up, indexes and assigns."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(9, 8, padding_idx=0, max_norm=2.0)
+        self.scale = nn.Parameter(torch.ones(5))
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x):
+        ids = (x * 3).long().abs() % 9
+        rows = self.table(ids) * self.scale[ids % 5, None]
+        rows[ids == 0] = 0.5
+        return self.head(rows.index_select(1, ids[0] % 5).mean(1))
+
+
+def looking():
+    return Looking(), (6, 5)
 
 
 OPTIMIZERS = {
@@ -77,7 +98,7 @@ def train(device, make, make_optimizer, *, optimizer_first=False):
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("make", [mlp, transformer, recurrent, convolution])
+@pytest.mark.parametrize("make", [mlp, transformer, recurrent, convolution, looking])
 def test_training_is_bit_identical(make, optimizer):
     """Losses and outputs are the CPU's, also when the optimizer was made before ``.cuda()``."""
     make_optimizer = OPTIMIZERS[optimizer]
@@ -86,6 +107,19 @@ def test_training_is_bit_identical(make, optimizer):
         assert train("cuda", make, make_optimizer) == expected
         assert train("cuda", make, make_optimizer, optimizer_first=True) == expected
         assert train("cpu", make, make_optimizer) == expected
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("make", [mlp, transformer, recurrent, convolution, looking])
+def test_training_under_the_guard_is_bit_identical(make, optimizer):
+    """The guard changes no number, whether it is entered before or after the device."""
+    make_optimizer = OPTIMIZERS[optimizer]
+    expected = train("cpu", make, make_optimizer)
+    with StandinDevice(SimulatePolicy(blocking=False)), cudassert_ipy.guard():
+        assert train("cuda", make, make_optimizer) == expected
+        assert train("cpu", make, make_optimizer) == expected
+    with cudassert_ipy.guard(), StandinDevice(SimulatePolicy(blocking=False)):
+        assert train("cuda", make, make_optimizer) == expected
 
 
 def test_attention_with_inner_factories():
