@@ -18,7 +18,7 @@ _sessions: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
 def load(shell: Any) -> None:
     """Install the extension into ``shell``; loading it again first removes the old installation."""
     if os.environ.get("CUDASSERT_DISABLE") == "1":
-        from cudassert_ipy.notebook.magics import DisabledMagics
+        from cudassert_ipy.notebook.disabled import DisabledMagics
 
         print(messages.DISABLED)
         shell.register_magics(DisabledMagics(shell))

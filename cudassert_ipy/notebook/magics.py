@@ -107,21 +107,6 @@ class CudaDebugMagics(Magics):
             raise UsageError(messages.NO_TORCH_LINE.format(error=error)) from None
 
 
-@magics_class
-class DisabledMagics(Magics):
-    """What stands in for the magics under ``CUDASSERT_DISABLE=1``: notebooks that use them run."""
-
-    @cell_magic("cuda_debug")
-    def cell(self, _line: str, body: str) -> None:
-        """Run the cell as it is."""
-        self.shell.run_cell(body).raise_error()
-
-    @line_magic("cuda_debug")
-    def line(self, _line: str) -> None:
-        """Say that everything is off."""
-        print(messages.DISABLED)
-
-
 # The manual that `%cuda_debug?` and `%%cuda_debug?` show. Written from the same texts as the
 # parsers of `options`, which are built only when a magic is called.
 CudaDebugMagics.line.__doc__ = messages.LINE_MANUAL

@@ -20,8 +20,7 @@ from cudassert_ipy.notebook.hooks import Hooks
 from cudassert_ipy.notebook.recorder import CellRecord, Recorder
 from cudassert_ipy.notebook.settings import CudaDebug
 from cudassert_ipy.notebook.stderr import Captures
-from cudassert_ipy.restart.pending import pending_path
-from cudassert_ipy.restart.start import Start
+from cudassert_ipy.restart.start import Start, pending_path
 
 if TYPE_CHECKING:
     from cudassert_ipy.model import Diagnosis, Environment

@@ -23,7 +23,7 @@ from typing import Any
 from cudassert_ipy import messages
 from cudassert_ipy.errors import CudassertError
 from cudassert_ipy.model import Record
-from cudassert_ipy.restart.pending import pending_path
+from cudassert_ipy.restart.start import pending_path
 
 VERSION = 1
 """Layout of the file; a reader refuses every other one."""

@@ -53,13 +53,47 @@ class Start:
 
     @classmethod
     def capture(cls, cwd: str | None = None) -> Self:
-        """Return the state now; ``cwd`` where the caller knows an earlier directory than now's."""
-        if cwd is None:
-            try:
-                cwd = str(Path.cwd())
-            except OSError:  # the directory was removed
-                cwd = str(Path.home())
-        return cls(start_environment(), cwd, sys.path)
+        """Return the state now; ``cwd`` where the caller knows an earlier directory than now's.
+
+        Never raises: what user code made odd is left out.
+        """
+        if cwd is None or not is_text(cwd):
+            cwd = _directory()
+        path = sys.path if isinstance(sys.path, list | tuple) else ()
+        # Python ignores entries that are no text, and none with a NUL can be a file's name.
+        return cls(start_environment(), cwd, [entry for entry in path if is_text(entry)])
+
+
+def _directory() -> str:
+    for ask in (Path.cwd, Path.home):
+        # Removed meanwhile; no home directory known.
+        with contextlib.suppress(OSError, RuntimeError):
+            return str(ask())
+    return os.sep
+
+
+def is_text(value: object) -> bool:
+    """Whether the system takes ``value`` as a path, an argument or a part of the environment."""
+    try:
+        return isinstance(value, str) and b"\0" not in os.fsencode(value)
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+
+
+def own_command() -> list[str]:
+    """Return ``sys.orig_argv``; empty where user code made it something that cannot be executed."""
+    command = getattr(sys, "orig_argv", None)
+    if not isinstance(command, list) or not all(is_text(argument) for argument in command):
+        return []
+    return list(command)
+
+
+def pending_path(directory: Path, connection_file: str) -> Path:
+    """Return where a handoff waits for a restart by hand of the kernel with that file.
+
+    Every load looks whether there is one.
+    """
+    return directory / f"cudassert-pending-{Path(connection_file).name}"
 
 
 def take_over(cwd: str | None, sys_path: Sequence[str]) -> None:
@@ -69,10 +103,10 @@ def take_over(cwd: str | None, sys_path: Sequence[str]) -> None:
     front end put in front stays in front.
     """
     if cwd is not None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             os.chdir(cwd)
     place = len(sys.path)
-    for entry in reversed(sys_path):
+    for entry in reversed([entry for entry in sys_path if is_text(entry)]):
         if entry in sys.path:
             place = sys.path.index(entry)
         else:

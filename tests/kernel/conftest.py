@@ -11,6 +11,8 @@ from tests.kernel.driver import FAILING, SETUP, Kernel
 def start_kernel(tmp_path_factory):
     """Start kernels that end with the test."""
     kernels = []
+    runtime = tmp_path_factory.mktemp("runtime")
+    runtime.chmod(0o700)
 
     def start(
         *,
@@ -21,6 +23,7 @@ def start_kernel(tmp_path_factory):
         **environment: str,
     ) -> Kernel:
         environment.setdefault("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
+        environment.setdefault("JUPYTER_RUNTIME_DIR", str(runtime))
         # Kernels that are killed leave the file of what CUDA printed: not in the machine's own.
         environment.setdefault("TMPDIR", str(tmp_path_factory.mktemp("tmp")))
         if simulator:
