@@ -695,3 +695,7 @@ REPLAY_AS_OF = "Values from the GPU are those of the end of cell {cells}."
 # --- simulator ------------------------------------------------------------------------------------
 
 SIMULATED_NAME = "Simulated CUDA device (cudassert_ipy, runs on the CPU)"
+SIMULATOR_MAIN_THREAD = (
+    "The simulator can be switched {value} only from the main thread: it works in the thread that "
+    "switches it on. Run %cuda_debug simulator {value} in a cell."
+)

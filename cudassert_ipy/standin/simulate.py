@@ -8,6 +8,7 @@ the same error (``cudaErrorAssert`` in driver_types.h: "The device cannot be use
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -101,8 +102,10 @@ class SimulatePolicy:
             return
         lines, self._unprinted = self._unprinted, []
         if lines:
-            # The driver writes to the file descriptor, past sys.stderr and its redirections.
-            os.write(2, "".join(f"{line}\n" for line in lines).encode())
+            # The driver writes to the file descriptor, past sys.stderr and its redirections, and
+            # its error is the same where nothing can be written (closed, full, no reader).
+            with contextlib.suppress(OSError):
+                os.write(2, "".join(f"{line}\n" for line in lines).encode())
         self.query()
 
     def query(self) -> None:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from cudassert_ipy.decode.assertions import AssertionParser
+from cudassert_ipy.errors import CudassertError
 from cudassert_ipy.standin import simulator
 from cudassert_ipy.standin.device import StandinDevice
 from cudassert_ipy.standin.simulate import MAX_LINES, SimulatePolicy
@@ -287,6 +289,58 @@ def test_on_and_off():
         simulator.off()
     assert not simulator.is_on()
     assert simulator.context() == "alive"
+
+
+def test_only_the_main_thread_switches():
+    """Modes belong to a thread: from another one, both ways are refused and change nothing."""
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.raises(CudassertError, match="main thread"):
+            pool.submit(simulator.on).result()
+        assert not simulator.is_on()
+        assert not torch.cuda.is_available()
+        pool.submit(simulator.off).result()  # nothing to do
+        simulator.on()
+        try:
+            pool.submit(simulator.on).result()  # nothing to do
+            with pytest.raises(CudassertError, match="main thread"):
+                pool.submit(simulator.off).result()
+            assert simulator.is_on()
+            assert torch.ones(1, device="cuda").is_cuda
+        finally:
+            simulator.off()
+    assert not simulator.is_on()
+
+
+@pytest.mark.parametrize("stderr", ["closed", "a pipe nobody reads", "a full pipe"])
+def test_the_error_comes_also_where_its_text_cannot_be_written(stderr):
+    """Whatever becomes of the assertion text, the synchronizing call raises CUDA's error."""
+    script = """
+        import os, sys, torch
+        from cudassert_ipy.standin import simulator
+        simulator.on()
+        torch.zeros(1, device="cuda")[torch.tensor([1], device="cuda")]
+        reader, writer = os.pipe()
+        if sys.argv[1] == "closed":
+            os.close(2)
+        else:
+            os.dup2(writer, 2)
+            os.set_blocking(2, False)
+            if sys.argv[1] == "a full pipe":
+                os.write(2, bytes(2**22))
+            else:
+                os.close(reader)
+        try:
+            torch.cuda.synchronize()
+        except torch.AcceleratorError as error:
+            print(error.error_code)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), stderr],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "710\n"
 
 
 def test_text_and_error_of_a_script():
