@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from cudassert_ipy import messages
 from cudassert_ipy.notebook.aborting import abort_received
 from cudassert_ipy.restart.inplace import RestartError, Undo, restart
+from cudassert_ipy.restart.start import own_command
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -58,7 +59,7 @@ def can_exec(shell: Any) -> str | None:
     if (kind.__module__, kind.__name__) != ("ipykernel.ipkernel", "IPythonKernel"):
         name = f"{kind.__module__}.{kind.__name__}"
         return messages.RESTART_REFUSED_KERNEL.format(kernel=name)
-    if not _started_by_ipykernel(sys.orig_argv):
+    if not _started_by_ipykernel(own_command()):
         return messages.RESTART_REFUSED_COMMAND
     version = sys.modules["ipykernel"].version_info
     if tuple(version[:2]) < _OLDEST:

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cudassert_ipy.notebook.resuming import drop_output, take_parent
+from cudassert_ipy.notebook.resuming import drop_output, interrupted, take_parent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,10 +39,13 @@ async def run_recorded_cell(
 ) -> CellOutcome:
     """Run ``cell`` in a kernel the way ipykernel's ``do_execute`` runs a request.
 
+    After a SIGINT between the cells it does not run and counts as interrupted.
     It stores history under ``cell.execution_count``, may await, may be interrupted, and cannot ask
     for input. With ``quiet`` its output reaches no front end, since a set-up cell's output stands
     under that cell already; without, it goes to the cell that asked for the restart.
     """
+    if interrupted():
+        return CellOutcome(success=False, error=KeyboardInterrupt.__name__, interrupted=True)
     place(shell, cell.execution_count)
     if quiet:
         drop_output(shell, handoff)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import signal
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -31,13 +32,35 @@ def schedule_resume(
     from tornado.ioloop import IOLoop
 
     take_over(handoff.cwd, handoff.sys_path)
+    listening = _note_interrupts()
 
     async def arrive() -> None:
-        _recreate_subshells(shell.kernel, handoff.subshell_ids)
-        await asyncio.sleep(settle)
-        await _resume(shell, handoff, work)
+        with listening:
+            _recreate_subshells(shell.kernel, handoff.subshell_ids)
+            await asyncio.sleep(settle)
+            await _resume(shell, handoff, work)
 
     in_turn(shell.kernel, IOLoop.current(), arrive)
+
+
+_interrupts: list[int] = []
+
+
+def interrupted() -> bool:
+    """Whether a SIGINT came since the load and between the cells of the resume that runs now.
+
+    A cell that runs gets its SIGINT itself. What came before the load was lost with the exec.
+    """
+    return bool(_interrupts)
+
+
+def _note_interrupts() -> contextlib.ExitStack:
+    """Note SIGINT from now to the end of the result, instead of ignoring it. Main thread only."""
+    _interrupts.clear()
+    before = signal.signal(signal.SIGINT, lambda number, _: _interrupts.append(number))
+    listening = contextlib.ExitStack()
+    listening.callback(signal.signal, signal.SIGINT, signal.SIG_DFL if before is None else before)
+    return listening
 
 
 def here(shell: Any, handoff: Handoff) -> Handoff:
@@ -60,7 +83,12 @@ def here(shell: Any, handoff: Handoff) -> Handoff:
 def resume_soon(shell: Any, handoff: Handoff, work: Callable[[], Awaitable[None]]) -> None:
     """Run ``work()`` right after the running cell, its output too; ``handoff`` is from ``here``."""
     kernel = shell.kernel
-    in_turn(kernel, kernel.io_loop, lambda: _resume(shell, handoff, work))
+
+    async def go_on() -> None:
+        with _note_interrupts():
+            await _resume(shell, handoff, work)
+
+    in_turn(kernel, kernel.io_loop, go_on)
 
 
 async def _resume(shell: Any, handoff: Handoff, work: Callable[[], Awaitable[None]]) -> None:

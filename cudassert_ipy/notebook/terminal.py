@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from cudassert_ipy import messages
 from cudassert_ipy.notebook.kernel import end_history, next_execution_count, nothing
 from cudassert_ipy.notebook.resuming import restore_numbers
 from cudassert_ipy.restart.inplace import Undo, restart
-from cudassert_ipy.restart.start import take_over
+from cudassert_ipy.restart.start import own_command, take_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -36,7 +37,7 @@ def can_exec(shell: Any) -> str | None:
     ):
         name = f"{kind.__module__}.{kind.__name__}"
         return messages.RESTART_REFUSED_SHELL.format(shell=name)
-    return _refuse_command(sys.orig_argv)
+    return _refuse_command(own_command())
 
 
 def _refuse_command(arguments: list[str]) -> str | None:
@@ -113,6 +114,7 @@ def schedule_resume(shell: Any, handoff: Handoff, work: Callable[[], None]) -> N
 
     def mainloop(*args: Any, **kwargs: Any) -> Any:
         del shell.mainloop  # the instance attribute: the method of the class is back
+        accept_interrupts()
         try:
             work()
         except KeyboardInterrupt:
@@ -124,6 +126,15 @@ def schedule_resume(shell: Any, handoff: Handoff, work: Callable[[], None]) -> N
         return original(*args, **kwargs)
 
     shell.mainloop = mainloop
+
+
+def accept_interrupts() -> None:
+    """Give Ctrl-C back to a terminal that was started by a restart, which ignores it until then.
+
+    Python does not do it: it installs its handler only where SIGINT is not ignored at the start.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def drive(coroutine: Coroutine[Any, Any, _T]) -> _T:

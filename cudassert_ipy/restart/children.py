@@ -45,16 +45,35 @@ def children() -> tuple[Child, ...]:
 
 
 def end_children(grace: float = GRACE) -> tuple[Child, ...]:
-    """End all descendants (SIGTERM, then SIGKILL after ``grace`` seconds); return who they were."""
+    """End all descendants (SIGTERM, then SIGKILL after ``grace`` seconds); return who they were.
+
+    Dead ones are collected: the next process does not know them, and they would stay for ever. One
+    that even SIGKILL does not end (it waits for a device) is left after another ``grace`` seconds.
+    """
     before = children()
     for child in before:
         _signal(child, signal.SIGTERM)
-    deadline = time.monotonic() + grace
-    while (left := children()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    for child in left:
+    for child in _wait(grace):
         _signal(child, signal.SIGKILL)
+    _wait(grace)
     return before
+
+
+def _wait(seconds: float) -> tuple[Child, ...]:
+    """Collect dead children until no descendant runs or the time is over; return who still runs."""
+    deadline = time.monotonic() + seconds
+    while True:
+        left = children()
+        _collect()
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.02)
+
+
+def _collect() -> None:
+    with contextlib.suppress(ChildProcessError):  # there is none at all
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
 
 
 def _processes() -> Iterator[tuple[int, Child]]:

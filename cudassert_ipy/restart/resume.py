@@ -42,6 +42,8 @@ class Resumed:
     ran: int
     """Set-up cells that succeeded."""
     failed: RecordedCell | None = None
+    left: tuple[RecordedCell, ...] = ()
+    """Set-up cells that did not run through, in order; the failed or interrupted one is first."""
 
 
 async def resume(handoff: Handoff, stage: Stage) -> Resumed:
@@ -64,13 +66,14 @@ async def _run(handoff: Handoff, stage: Stage) -> Resumed:
     total = len(handoff.cells) + replay
     for done, cell in enumerate(handoff.cells):
         if stage.cancelled():
-            return Resumed(state="cancelled", ran=done)
+            return Resumed(state="cancelled", ran=done, left=handoff.cells[done:])
         label = messages.RESUME_CELL.format(cell=messages.cell(cell.execution_count))
         stage.progress(label, done, total)
         if not await stage.run_cell(cell):
             # A cancel that interrupted the running cell makes it fail, but is no failure.
             state: Literal["cancelled", "failed"] = "cancelled" if stage.cancelled() else "failed"
-            return Resumed(state=state, ran=done, failed=None if state == "cancelled" else cell)
+            failed = None if state == "cancelled" else cell
+            return Resumed(state=state, ran=done, failed=failed, left=handoff.cells[done:])
     if stage.cancelled():
         return Resumed(state="cancelled", ran=len(handoff.cells))
     if replay and handoff.failing is not None:

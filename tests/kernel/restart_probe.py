@@ -1,6 +1,8 @@
 """A tiny extension that restarts and resumes, so that the mechanism is tested on its own."""
 
 import asyncio
+import os
+import signal
 import sys
 
 from IPython import get_ipython
@@ -33,7 +35,7 @@ class Stage:
         print(f"{done}/{total} {label}")
 
     def cancelled(self):
-        return False
+        return self.handoff.extra.get("cancels", False) and resuming.interrupted()
 
     async def replay_failing_cell(self):
         print("replayed", self.handoff.failing.source)
@@ -64,6 +66,8 @@ def load_ipython_extension(shell):
             await asyncio.sleep(handoff.extra["slow"])
 
     resuming.schedule_resume(shell, handoff, work)
+    if "interrupt" in handoff.extra:
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def handoff(**fields):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import queue
 import re
+import signal
 import time
 from pathlib import Path
 
 import jupyter_client
 import pytest
+
+from tests.kernel.test_restart_terminal import Terminal
 
 pytestmark = pytest.mark.kernel
 
@@ -266,7 +269,7 @@ def test_children_and_timers_end(kernel):
     names, _, pid = child.strip().rpartition(" ")
     assert names == "['sleep']"
     kernel.run("probe.magic()")
-    assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text()
+    assert not Path(f"/proc/{pid}").exists(), "not even as a zombie"
     time.sleep(1.6)
     assert kernel.run("1 + 1").text == "2"
 
@@ -301,6 +304,80 @@ def test_interrupt_works_after_and_during(kernel):
     time.sleep(0.5)
     kernel.manager.interrupt_kernel()
     assert kernel.collect(request, timeout=10)[0].reply["ename"] == "KeyboardInterrupt"
+
+
+@pytest.mark.parametrize("form", ["button", "magic"])
+def test_interrupt_on_the_way_does_not_kill(kernel, form):
+    """SIGINT at any moment around the exec: the kernel lives, answers, and can be interrupted."""
+    pid = kernel.pid
+    for tenth in range(1, 9):
+        request = kernel.send(f"probe.{form}(cells=probe.cells('g = 1'))")
+        time.sleep(tenth / 10)
+        os.kill(pid, signal.SIGINT)
+        kernel.collect(request, timeout=15)
+        assert Path(f"/proc/{pid}").exists()
+        if form == "button":
+            kernel.collect_idle(request, 2)
+        assert kernel.run(f"{tenth} + 1").text == f"{tenth + 1}"
+    for source in ("import time; time.sleep(60)", "import asyncio; await asyncio.sleep(60)"):
+        request = kernel.send(source)
+        time.sleep(0.5)
+        os.kill(pid, signal.SIGINT)
+        # ipykernel's own handler for awaiting cells does not wake its loop up: a message does.
+        kernel.client.comm_info()
+        reply = kernel.collect(request, timeout=10)[0].reply
+        assert reply["ename"] in ("KeyboardInterrupt", "CancelledError")
+
+
+def test_interrupt_on_the_way_does_not_kill_a_terminal(tmp_path):
+    """Ctrl-C at any moment around the exec: the terminal lives, and Ctrl-C works on its cells."""
+    running = Terminal(tmp_path)
+    pid = running.child.pid
+    for tenth in (1, 2, 3, 4, 6):
+        running.child.sendline("again()")
+        time.sleep(tenth / 10)
+        os.kill(pid, signal.SIGINT)
+        time.sleep(1.5)
+        assert running.child.isalive()
+        running.child.sendline("6 * 7")
+        running.child.expect_exact(": 42")
+    running.child.sendline("import time; print('be' 'gun'); time.sleep(60)")
+    running.child.expect_exact("begun")
+    running.child.sendintr()
+    running.child.expect_exact("KeyboardInterrupt")
+    running.child.sendline("6 * 7")
+    running.child.expect_exact(": 42", timeout=10)
+    running.child.close(force=True)
+
+
+def test_interrupt_before_the_setup_cancels_it(kernel):
+    """SIGINT between the load and the first set-up cell: no set-up cell runs, nor the replay."""
+    reply = kernel.run("probe.magic(cells=probe.cells('g = 1'), extra={'interrupt': True})")
+    assert "Stopped: cell [1] failed this time." in reply.text
+    assert kernel.run("'g' in dir()").text == "False"
+    for cells in ("('g = 1')", "()"):
+        reply = kernel.run(
+            f"probe.magic(cells=probe.cells{cells}, extra={{'interrupt': True, 'cancels': True}},"
+            " replay=True, failing=probe.RecordedCell(source='boom()'))"
+        )
+        assert "Cancelled after 0 of" in reply.text
+        assert "replayed" not in reply.text
+    code = "import signal; signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    assert kernel.run(code).text == "True", "a cell has the handler that raises"
+    kernel.run("probe.magic(cells=probe.cells('g = 1'))")
+    assert kernel.run("g").text == "1", "one interrupt cancels one resume"
+
+
+def test_restart_from_a_removed_directory(kernel, tmp_path):
+    """A current directory that is gone does not keep the next process from starting."""
+    kernel.run("import os, tempfile; d = tempfile.mkdtemp(); os.chdir(d); os.rmdir(d)")
+    assert kernel.run("probe.magic(cells=probe.cells('c = 1'))").status == "ok"
+    assert kernel.run("import os; print(os.getcwd(), c)").text == f"{tmp_path} 1\n"
+    # The start directory is gone as well; a plain file in it may still have been open.
+    kernel.run("import os, shutil; shutil.rmtree(os.getcwd())")
+    assert kernel.run("probe.magic(cells=probe.cells('c = 2'))").status == "ok"
+    assert kernel.run("c").text == "2"
+    tmp_path.mkdir()
 
 
 def test_directory_and_path_go_on(kernel, tmp_path):

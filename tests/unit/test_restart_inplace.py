@@ -44,12 +44,13 @@ if option:
     handoff = read(Path(option[0].partition("=")[2]))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     print(os.getpid(), os.environ.get("CUDA_LAUNCH_BLOCKING"), os.environ.get("ADDED"),
-          os.getcwd() == handoff.cwd, signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+          os.getcwd() == handoff.cwd, signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
           sorted(mask), signal.getitimer(signal.ITIMER_REAL), sys.argv[2:4],
           len(os.listdir("/proc/self/fd")))
     sys.exit()
 
 print(os.getpid(), len(os.listdir("/proc/self/fd")))
+sys.stdout.flush()
 os.environ["ADDED"] = "1"
 open_pipe = os.pipe()
 for end in open_pipe: os.set_inheritable(end, True)
@@ -62,7 +63,9 @@ try:
     inplace.restart(Handle(), Handoff(cells=(RecordedCell(source="x"),)), blocking=True)
 except inplace.RestartError as error:
     print(error)
-    print(log, os.getcwd(), signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
+    here = os.readlink("/proc/self/cwd")
+    here = "removed" if here.endswith("(deleted)") else here
+    print(log, here, signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
           signal.SIGUSR1 in signal.pthread_sigmask(signal.SIG_BLOCK, []),
           signal.getitimer(signal.ITIMER_REAL)[0] > 90, os.get_inheritable(open_pipe[0]),
           os.listdir(sys.argv[1]))
@@ -103,6 +106,95 @@ def test_failed_exec_is_undone(runtime):
     lines = run(SCRIPT, runtime, break_with="Handle.start.environment['BIG'] = 'x' * 4_000_000")
     assert "goes on as it was: Argument list too long." in lines[1]
     assert lines[2] == "['end', 'release', 'capture', 'begin'] / True True True True []"
+
+
+def test_interrupt_on_the_way_does_not_kill(runtime):
+    """A Ctrl-C that comes when nothing can be undone any more does not end the next process."""
+    # Sent by a grandchild whose parent is gone, so that it is not ended with the children.
+    sender = (
+        "import time; parent = os.getpid()\n"
+        "if os.fork() == 0:\n"
+        "    if os.fork() == 0:\n"
+        "        time.sleep(0.05)\n"
+        "        for _ in range(100): os.kill(parent, signal.SIGINT); time.sleep(0.002)\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+    )
+    before, after = run(SCRIPT, runtime, break_with=sender)
+    assert after.split()[:2] == [before.split()[0], "1"]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_removed_directory_does_not_matter(runtime, kept):
+    """From a directory that was removed it goes to the start directory, or to one that exists."""
+    leave = "import tempfile; d = tempfile.mkdtemp(); os.chdir(d); os.rmdir(d)"
+    gone = "" if kept else "; Handle.start.cwd = d; sys.orig_argv[1] = __file__"
+    before, after = run(SCRIPT, runtime, break_with=leave + gone)
+    assert after.split()[:2] == [before.split()[0], "1"]
+    assert after.split()[3] == str(kept)
+
+
+def test_failed_exec_returns_to_a_removed_directory(runtime):
+    """When the exec fails the process is where it was, be that directory removed or not."""
+    leave = (
+        "import tempfile; d = tempfile.mkdtemp(); os.chdir(d); os.rmdir(d);"
+        " Handle.start.environment['BIG'] = 'x' * 4_000_000"
+    )
+    lines = run(SCRIPT, runtime, break_with=leave)
+    assert "goes on as it was: Argument list too long." in lines[1]
+    assert lines[2].startswith("['end', 'release', 'capture', 'begin'] removed True")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "sys.orig_argv = None",
+        "sys.orig_argv = ['python', 3]",
+        r"sys.orig_argv = ['python', 'a\0b']",
+        r"sys.orig_argv = ['python', '\ud800']",
+        "sys.orig_argv = []",
+        "del sys.orig_argv",
+        "sys.executable = 3",
+        "sys.executable = None",
+        r"sys.executable = '/bin/py\0thon'",
+        r"sys.executable = '/bin/\ud800'",
+        "Handle.handoff_directory = lambda self: Path('/proc/none').mkdir()",
+        r"Handle.handoff_directory = lambda self: Path('/a\0b')",
+        r"Handle.options = lambda self: ['a\0b']",
+        r"Handle.start.environment['A'] = 'a\0b'",
+        "Handle.start.environment['A=B'] = ''",
+    ],
+)
+def test_odd_command_is_said_before_anything_ends(runtime, change):
+    """What cannot be executed is a RestartError with a reason, and nothing was ended for it."""
+    lines = run(SCRIPT, runtime, break_with=change)
+    assert "goes on as it was: " in lines[1]
+    assert lines[2].startswith("[] / True")
+    assert lines[2].endswith("[]"), "a handoff was left"
+
+
+@pytest.mark.parametrize("odd", ["a\0b", 3, None, Path("/x"), b"/y"])
+def test_odd_entries_of_the_path_are_left_out(monkeypatch, odd):
+    """Only texts that can be a file's name are handed over; Python itself ignores the others."""
+    monkeypatch.setattr(sys, "path", ["/lib", odd, "/site"])
+    assert module.Start.capture().sys_path == ("/lib", "/site")
+    take_over("a\0b", ["a\0b", "/first", "/lib"])
+    assert sys.path == ["/first", "/lib", odd, "/site"]
+
+
+@pytest.mark.parametrize("odd", [None, 3, "text"])
+def test_capture_never_raises(monkeypatch, odd):
+    """Whatever user code did to the interpreter's state, the extension still loads."""
+
+    def fails(*_):
+        raise RuntimeError
+
+    monkeypatch.setattr(sys, "path", odd)
+    monkeypatch.setattr(Path, "cwd", lambda: Path("/nowhere").stat())
+    monkeypatch.setattr(Path, "home", fails)
+    start = module.Start.capture()
+    assert (start.sys_path, start.cwd) == ((), "/")
+    assert module.Start.capture("a\0b").cwd == "/"
 
 
 def test_missing_interpreter_is_noticed_before_anything_ends(runtime):

@@ -47,7 +47,7 @@ def test_set_up_then_replay():
     """Cells run in order with progress, then the failing cell is replayed, then the note comes."""
     stage = Stage()
     outcome = run(stage, cells=CELLS[:2], failing=FAILING, replay=True)
-    assert (outcome.state, outcome.ran) == ("done", 2)
+    assert (outcome.state, outcome.ran, outcome.left) == ("done", 2, ())
     assert stage.events == [
         "0/3 Running cell [1] again",
         "run a",
@@ -79,6 +79,7 @@ def test_stops_at_the_first_failure(failing, note):
     outcome = run(stage, cells=CELLS, failing=FAILING, replay=True)
     assert outcome.state == "failed"
     assert outcome.failed == CELLS["abc".index(failing)]
+    assert outcome.left == CELLS["abc".index(failing) :]
     assert stage.events[-2:] == [f"run {failing}", note]
 
 
@@ -88,6 +89,7 @@ def test_cancel(after, fails, done):
     stage = Stage(cancel_after=after, fails=fails)
     outcome = run(stage, cells=CELLS, failing=FAILING, replay=True)
     assert (outcome.state, outcome.ran, outcome.failed) == ("cancelled", done, None)
+    assert outcome.left == CELLS[done:], "the cell that was stopped did not run either"
     assert stage.events[-1] == f"Cancelled after {done} of 3 cells."
     assert "replay" not in stage.events
 
