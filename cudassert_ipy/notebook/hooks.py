@@ -91,6 +91,9 @@ class Hooks:
         transforms = self._shell.input_transformer_manager.cleanup_transforms
         hook = Hook("input transformer", switch, lambda: transforms.remove(callback))
         callback = self.guarded(hook, body, fallback=lambda lines: lines)
+        # So IPython (from 7.17) leaves it out when a terminal asks whether a cell is complete: with
+        # the magic line still there, the cell ends at a blank line, as for every cell magic.
+        callback.has_side_effects = True
         transforms.insert(0, callback)
         self._hooks.append(hook)
 

@@ -23,6 +23,13 @@ def test_loading_twice_installs_once(shell):
     assert installed(shell) == before
 
 
+def test_a_cell_under_the_magic_is_complete_at_its_blank_line(shell):
+    """In a terminal `%%cuda_debug` waits for the cell's body, like every cell magic."""
+    check = shell.input_transformer_manager.check_complete
+    assert check("%%cuda_debug\n")[0] == check("%%time\n")[0] == "incomplete"
+    assert check("%%cuda_debug\nx = 1\n\n")[0] == check("%%time\nx = 1\n\n")[0]
+
+
 def test_a_wrapper_around_ours_survives_unloading(bare_shell):
     """Who wrapped `_showtraceback` after us is still called when we are gone."""
     bare_shell.run_line_magic("load_ext", "cudassert_ipy")
