@@ -56,6 +56,21 @@ def test_the_magic_restarts_in_place_and_replays(dead_kernel):
     assert fixed.status == "ok", fixed.traceback
 
 
+def test_the_replay_can_run_guarded_on_the_device(start_kernel):
+    """With `replay_on = "gpu"` the new kernel runs the cell itself, guarded, and lives."""
+    kernel = start_kernel()
+    kernel.run("%config CudaDebug.replay_on = 'gpu'")
+    kernel.run(SETUP)
+    kernel.run(FAILING)
+    cell = kernel.run("%cuda_debug restart", timeout=90)
+    diagnosis = cell.diagnoses[-1]
+    assert (diagnosis["replay"]["where"], diagnosis["replay"]["state"]) == ("gpu", "guard")
+    assert diagnosis["finding"]["bad_values"] == [FOUND]
+    assert diagnosis["failure"]["kind"] == "device_assert"
+    assert diagnosis["context"] == "alive"
+    assert kernel.evaluate("torch.ones(2).cuda().sum().item()") == 2.0
+
+
 def test_two_clicks_restart_and_replay(start_kernel):
     """The first click shows the plan, the second restarts; all appears where the panel stands."""
     kernel = start_kernel(buttons=True)
