@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from cudassert_ipy import messages
 from cudassert_ipy.errors import CudassertError
-from cudassert_ipy.replay import descriptors, memory
+from cudassert_ipy.replay import descriptors, memory, supervisor
 from cudassert_ipy.replay.process import Child
 from cudassert_ipy.replay.protocol import ReplayRequest
 from cudassert_ipy.replay.rng import RandomState
@@ -75,10 +75,12 @@ class Checkpoint:
         for _ in range(_TRIES):
             child = _fork(Worker(copies, execute, limit, RandomState.take()))
             try:
-                if _is_ready(child):
+                if child.comes_up(_ALIVE_SECONDS) and _is_ready(child):
                     return cls(child)
-            except BaseException:  # the child goes, whatever ended the wait
+            except BaseException as error:  # the child goes, whatever ended the wait
                 child.end()
+                if isinstance(error, OSError):
+                    raise _refused(error) from error
                 raise
             child.end()
         raise CheckpointRefused(messages.CHECKPOINT_NOT_READY)
@@ -120,27 +122,30 @@ def _refuse_where_unsafe() -> None:
         raise CheckpointRefused(messages.CHECKPOINT_NO_MEMORY.format(needed=needed, free=free))
 
 
+def _refused(error: OSError) -> CheckpointRefused:
+    return CheckpointRefused(messages.CHECKPOINT_FORK_FAILED.format(error=error))
+
+
 def _fork(worker: Worker) -> Child:
-    control_read, control_write = os.pipe()
-    events_read, events_write = os.pipe()
-    output_read, output_write = os.pipe()
-    theirs = (control_read, events_write, output_write)
-    ours = (control_write, events_read, output_read)
+    pipes: list[int] = []
     try:
+        for _ in range(4):
+            pipes += os.pipe()
         with warnings.catch_warnings():
             # Python 3.12 and newer warn of forks in processes with threads. The child runs no
             # thread of its parent and waits for none; what it does was tried 300 times (design).
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
     except OSError as error:
-        for descriptor in (*theirs, *ours):
+        for descriptor in pipes:
             os.close(descriptor)
-        raise CheckpointRefused(messages.CHECKPOINT_FORK_FAILED.format(error=error)) from error
+        raise _refused(error) from error
+    theirs = (pipes[0], pipes[3], pipes[5], pipes[7])
     if pid == 0:
-        worker.run(*theirs)  # never returns
+        supervisor.run(worker, *theirs)  # never returns
     for descriptor in theirs:
         os.close(descriptor)
-    return Child(pid, *ours)
+    return Child(pid, pipes[1], pipes[2], pipes[4], pipes[6], worker.token)
 
 
 def _is_ready(child: Child) -> bool:

@@ -2,13 +2,16 @@
 
 The user's code runs in the child and can write to the pipe, so the parent treats every byte as
 hostile: lines and their number are bounded, nothing is unpickled or executed, and what does not fit
-an event is counted and dropped.
+an event, or does not carry the token that the worker was made with, is counted and dropped. (Code
+that searches the child's memory for the token can still tell anything.)
 """
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from cudassert_ipy.model import Finding, Outcome, Record, ReplayState, TensorRow
@@ -16,9 +19,12 @@ from cudassert_ipy.model import Finding, Outcome, Record, ReplayState, TensorRow
 LINE_LIMIT: Final = 256 * 1024
 """Bytes of one event; a longer line is dropped."""
 EVENT_LIMIT: Final = 20_000
-"""Events of one replay; further ones are dropped, except the last word of the child."""
+"""Events of one replay; further ones are dropped, except findings and the child's last word."""
+FOUND_LIMIT: Final = 100
+"""Findings of one replay, whatever else was sent."""
 _TEXT_LIMIT = 4_000
 _LIST_LIMIT = 1_000
+_DIGITS_LIMIT = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,33 +89,42 @@ _KINDS: Final[dict[str, type[Progress | Found | Row | Remark | Done]]] = {
 _NAMES: Final = {cls: name for name, cls in _KINDS.items()}
 
 
-def encode(event: Progress | Found | Row | Remark | Done) -> bytes:
-    """Return ``event`` as one line of ASCII JSON, its texts and lists cut to a sensible length."""
-    data = {"event": _NAMES[type(event)], **_cut(event.to_dict())}
-    return json.dumps(data, allow_nan=False).encode("ascii") + b"\n"
+def encode(event: Progress | Found | Row | Remark | Done, token: str) -> bytes:
+    """Return ``event`` as one line of ASCII JSON, its texts and lists cut to a sensible length.
+
+    The line feed before it ends what the cell may have written to the pipe.
+    """
+    data = {**_cut(event.to_dict()), "event": _NAMES[type(event)], "token": token}
+    return b"\n" + json.dumps(data, allow_nan=False).encode("ascii") + b"\n"
 
 
 def _cut(value: Any) -> Any:
+    """Cut texts and lists, and replace lone surrogates, which no file or terminal can take."""
     if isinstance(value, str):
-        return value[:_TEXT_LIMIT]
+        return value[:_TEXT_LIMIT].encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, list):
         return [_cut(item) for item in value[:_LIST_LIMIT]]
     if isinstance(value, dict):
-        return {key: _cut(item) for key, item in value.items()}
+        return {_cut(key): _cut(item) for key, item in islice(value.items(), _LIST_LIMIT)}
     return value
 
 
 class EventDecoder:
     """Turn the bytes of the pipe, in any chunks, into events.
 
+    Args:
+        token: what each line must carry.
+
     Attributes:
-        rejected: lines that were no event, too long or too many.
+        rejected: lines that were no event, too long, too many or without the token.
 
     """
 
-    def __init__(self) -> None:
+    def __init__(self, token: str) -> None:
         self.rejected = 0
+        self._token = token
         self._accepted = 0
+        self._found = 0
         self._pending = bytearray()
         self._skipping = False
 
@@ -132,12 +147,22 @@ class EventDecoder:
         return events
 
     def _finish_line(self, events: list[Event]) -> None:
-        event = _decode(bytes(self._pending))
-        if event is None or (self._accepted >= EVENT_LIMIT and not isinstance(event, Done)):
-            self.rejected += 1
+        line = bytes(self._pending).strip()
+        if not line:
             return
+        event = _decode(line, self._token)
+        if event is None or not self._has_room(event):
+            self.rejected += 1
+        else:
+            events.append(event)
+
+    def _has_room(self, event: Event) -> bool:
+        """Count ``event``; no flood of the others takes the room of a finding or the last word."""
+        if isinstance(event, Found):
+            self._found += 1
+            return self._found <= FOUND_LIMIT
         self._accepted += 1
-        events.append(event)
+        return self._accepted <= EVENT_LIMIT or isinstance(event, Done)
 
 
 def _lines(data: bytes) -> list[bytes]:
@@ -146,11 +171,15 @@ def _lines(data: bytes) -> list[bytes]:
     return [part + b"\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
 
 
-def _decode(line: bytes) -> Event | None:
+def _decode(line: bytes, token: str) -> Event | None:
     try:
-        data = json.loads(line, parse_constant=_no_constant)
-        kind = _KINDS.get(str(data.get("event"))) if isinstance(data, dict) else None
-        return None if kind is None else kind.from_dict(data)
+        data = json.loads(
+            line, parse_constant=_no_constant, parse_float=_finite, parse_int=_short_int
+        )
+        if not isinstance(data, dict) or data.get("token") != token:
+            return None
+        kind = _KINDS.get(str(data.get("event")))
+        return None if kind is None else kind.from_dict(_cut(data))
     except (ValueError, TypeError, RecursionError):
         return None
 
@@ -158,6 +187,15 @@ def _decode(line: bytes) -> Event | None:
 def _no_constant(name: str) -> Any:
     msg = f"{name} is not JSON"
     raise ValueError(msg)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _no_constant(text)
+
+
+def _short_int(text: str) -> int:
+    return int(text) if len(text) <= _DIGITS_LIMIT else _no_constant("a number of that length")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

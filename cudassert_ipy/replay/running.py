@@ -69,7 +69,7 @@ class RunningReplay:
         self._state: ReplayState = state
         self._timeout = timeout
         self._started = time.monotonic()
-        self._decoder = EventDecoder()
+        self._decoder = EventDecoder(child.token)
         self._selector = selectors.DefaultSelector()
         for descriptor in (child.events, child.output):
             os.set_blocking(descriptor, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TextIO
 import torch
 
 from cudassert_ipy import messages
-from cudassert_ipy.replay import descriptors, sharing
+from cudassert_ipy.replay import descriptors, sharing, signals
 from cudassert_ipy.replay.cell import CellReplay
 from cudassert_ipy.replay.protocol import Done, Found, Progress, Remark, ReplayRequest, Row, encode
 from cudassert_ipy.replay.rng import RandomState
@@ -41,6 +42,9 @@ class Worker:
         memory_limit: bytes the child may take beyond what it starts with.
         rng: the random state at the fork, which Python's ``random`` reseeds in a forked child.
 
+    Attributes:
+        token: what each line of its events carries; the cell's own code does not know it.
+
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Worker:
         self._execute = execute
         self._memory_limit = memory_limit
         self._rng = rng
+        self.token = secrets.token_hex(16)
         # A driver that is gone answers in the parent, from its cache; the child must not ask.
         self._device_count = max(1, torch.cuda.device_count())
 
@@ -80,7 +85,7 @@ class Worker:
     def _isolate(self, keep: set[int], output: int) -> str | None:
         """Cut every tie to the parent; return why the replay cannot be true, if it cannot."""
         os.setsid()
-        _reset_signals()
+        signals.reset()
         descriptors.isolate(keep)
         descriptors.redirect_standard_streams(output)
         problem = None
@@ -95,7 +100,7 @@ class Worker:
     def _serve(
         self, request: ReplayRequest, control: int, events: int, problem: str | None
     ) -> None:
-        sender = _Sender(events)
+        sender = _Sender(events, self.token)
         if problem is not None:
             sender.send(Done(outcome="inconclusive", note=problem))
             return
@@ -127,13 +132,14 @@ class Worker:
 class _Sender:
     """Writes events, whole lines, from the cell's thread and the heartbeat's."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, token: str) -> None:
         self.owner = os.getpid()
+        self._token = token
         self._descriptor = descriptor
         self._lock = threading.Lock()
 
     def send(self, event: Progress | Found | Row | Remark | Done) -> None:
-        data = encode(event)
+        data = encode(event, self._token)
         with self._lock:
             while data:
                 data = data[os.write(self._descriptor, data) :]
@@ -171,15 +177,6 @@ def _read_line(control: int) -> bytes:
             return b""
         data += chunk
     return bytes(data)
-
-
-def _reset_signals() -> None:
-    """Undo what the parent's event loop and kernel set up for themselves."""
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _text_stream(descriptor: int) -> TextIO:

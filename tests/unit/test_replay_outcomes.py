@@ -30,6 +30,7 @@ class Notebook:
         self.names = {"torch": torch, "nn": nn, "F": F, "np": np, "random": random, "os": os}
         self.count = 0
         self.copies = HostCopies()
+        self.children = []
 
     def execute(self, source):
         self.count += 1
@@ -53,7 +54,9 @@ class Notebook:
         return self.fork(**options)
 
     def fork(self, **options):
-        return Checkpoint.take(self.copies, execute=self.execute, **options)
+        checkpoint = Checkpoint.take(self.copies, execute=self.execute, **options)
+        self.children.append(checkpoint.pid)
+        return checkpoint
 
     def replay(self, source, *, on_event=None, memory_limit=None, **request):
         """Replay after a failure, from the state of now."""
@@ -65,9 +68,10 @@ class Notebook:
 @pytest.fixture
 def notebook(capfd):
     simulator.on()
-    yield Notebook()
+    notebook = Notebook()
+    yield notebook
     simulator.off()
-    assert not [p for p in psutil.Process().children() if p.pid != os.getpid()]
+    assert not [pid for pid in notebook.children if psutil.pid_exists(pid)]
 
 
 SLEEPER = "import subprocess; p = subprocess.Popen(['sleep', '97']); print(p.pid, flush=True)"

@@ -10,6 +10,7 @@ import time
 import psutil
 import pytest
 
+RT_5 = signal.SIGRTMIN + 5
 PRELUDE = """
 import linecache, os, signal, sys, threading, time
 import psutil, torch
@@ -19,6 +20,22 @@ from cudassert_ipy.replay.state import HostCopies
 from cudassert_ipy.standin import simulator
 names = {"torch": torch, "nn": nn, "os": os}
 copies = HostCopies()
+def left_behind():
+    # Forks of this process have its command line, whoever their parent is.
+    me = psutil.Process()
+    def others():
+        for process in psutil.process_iter():
+            try:
+                if process.pid != me.pid and process.cmdline() == me.cmdline():
+                    yield process.pid
+            except psutil.NoSuchProcess:
+                pass
+    for _ in range(100):  # who has told its end may take a moment to be gone
+        left = [*others(), *me.children(recursive=True)]
+        if not left:
+            break
+        time.sleep(0.01)
+    return len(left)
 def execute(source):
     exec(compile(source, "<string>", "exec"), names)
 def replay(source, **request):
@@ -59,7 +76,7 @@ def test_fifty_replays_leave_nothing_behind(tmp_path):
         copies.update(names, 1)
         me = psutil.Process()
         def measure():
-            return me.num_fds(), me.num_threads(), len(me.children(recursive=True))
+            return me.num_fds(), me.num_threads(), left_behind()
         for round in range(51):
             if round == 1:
                 before, resident = measure(), me.memory_info().rss
@@ -124,7 +141,7 @@ def test_a_thread_that_draws_random_numbers(tmp_path):
                 print("refused")
         stop.set()
         thread.join()
-        print(replay("print(torch.rand(1).shape)").replay.outcome, len(psutil.Process().children()))
+        print(replay("print(torch.rand(1).shape)").replay.outcome, left_behind())
         """,
         tmp_path,
     )
@@ -196,19 +213,169 @@ def test_no_checkpoint_from_another_thread(tmp_path):
     assert "main thread" in output
 
 
-def test_somebody_else_reaps_the_child(tmp_path):
-    """``os.wait()`` of the user's takes the child's status; the replay still ends."""
+@pytest.mark.parametrize("busy", [False, True])
+def test_the_users_wait_does_not_see_the_child(tmp_path, busy):
+    """``os.waitpid(-1)`` waits for the user's own children only, also while a replay runs."""
     output = run(
-        """
+        f"""
+        def wait():
+            try:
+                return os.waitpid(-1, 0)
+            except ChildProcessError:
+                return "no child"
         checkpoint = Checkpoint.take(copies, execute=execute)
-        running = checkpoint.start(ReplayRequest(source="os._exit(0)"))
-        os.wait()
-        result = running.wait()
-        print(result.replay.outcome, len(psutil.Process().children()))
+        if {busy}:
+            running = checkpoint.start(ReplayRequest(source="import time; time.sleep(60)"))
+        signal.alarm(20)
+        pid = os.spawnlp(os.P_NOWAIT, "true", "true")
+        print(wait() == (pid, 0), wait())
+        running.cancel() if {busy} else checkpoint.discard()
+        print(left_behind())
         """,
         tmp_path,
     )
-    assert output == "crashed 0\n"
+    assert output == "True no child\n0\n"
+
+
+def test_a_process_that_gets_the_orphans_keeps_no_zombie(tmp_path):
+    """The first process of a container is given our supervisor as a child, and reaps it."""
+    output = run(
+        """
+        import ctypes
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+        print(replay("1").replay.outcome, len(psutil.Process().children()))
+        Checkpoint.take(copies, execute=execute).discard()
+        print(len(psutil.Process().children()))
+        """,
+        tmp_path,
+    )
+    assert output == "clean 0\n0\n"
+
+
+@pytest.mark.parametrize(
+    ("cell", "told"),
+    [
+        ("os.kill(os.getpid(), 11)", "SIGSEGV"),
+        ("os.kill(os.getpid(), 9)", "SIGKILL"),
+        ("import signal; os.kill(os.getpid(), signal.SIGRTMIN + 5)", f"signal {RT_5}"),
+        ("os._exit(3)", "exit status 3"),
+        ("os.kill(0, 9)", "SIGKILL"),
+        ("os.kill(os.getppid(), 9)\nwhile 1: pass", "something unknown"),
+    ],
+)
+def test_how_the_child_ended_is_told(tmp_path, cell, told):
+    """The note of a crash has the signal or the status, and nothing is left."""
+    output = run(
+        f"""
+        result = replay({cell!r}, timeout=30)
+        print(result.replay.outcome, left_behind(), result.replay.note)
+        """,
+        tmp_path,
+    )
+    assert output.startswith("crashed 0 "), output
+    assert told in output
+
+
+DETACH = """
+import os, subprocess
+a = subprocess.Popen(["sleep", "96"], start_new_session=True)
+b = subprocess.run(["sh", "-c", "setsid sleep 95 >&2 & echo $!"], stdout=-1).stdout
+print(a.pid, int(b), flush=True)
+"""
+
+
+@pytest.mark.parametrize("end", ["1", "while 1: pass", "os._exit(0)", "os.kill(os.getpid(), 11)"])
+def test_what_the_cell_put_in_a_session_of_its_own_ends_too(tmp_path, end):
+    """A process that the cell detached (setsid, double fork) does not outlive the replay."""
+    output = run(
+        f"""
+        checkpoint = Checkpoint.take(copies, execute=execute)
+        running = checkpoint.start(ReplayRequest(source={DETACH + end!r}))
+        text = ""
+        while len(text.split()) < 2:
+            text += "".join(getattr(event, "text", "") for event in running.read_events())
+        {"running.cancel()" if "while" in end else "running.wait()"}
+        print([psutil.pid_exists(int(pid)) for pid in text.split()], left_behind())
+        """,
+        tmp_path,
+    )
+    assert output == "[False, False] 0\n"
+
+
+def test_no_descriptors_left_is_a_reason_and_no_leak(tmp_path):
+    """Where the process may open no more files, the checkpoint is refused with that reason."""
+    output = run(
+        """
+        import resource
+        Checkpoint.take(copies, execute=execute).discard()
+        before = psutil.Process().num_fds()
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        said = []
+        for room in range(2, 8):
+            probes = [os.dup(0) for _ in range(room + 1)]
+            for probe in probes:
+                os.close(probe)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (probes[-1], limits[1]))
+            try:
+                Checkpoint.take(copies, execute=execute).discard()
+            except CheckpointRefused as refused:
+                said.append(str(refused))
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        print(psutil.Process().num_fds() - before, left_behind(), len(said), *set(said))
+        """,
+        tmp_path,
+    )
+    assert output.startswith("0 0 6 The system refused a child process: "), output
+    assert "Too many open files" in output
+
+
+def test_no_processes_left_is_a_reason(tmp_path):
+    """A refusal of the first, second or third process is told with the system's reason."""
+    output = run(
+        """
+        fork, forks = os.fork, []
+        def refuse():
+            forks.append(1)
+            if len(forks) == allowed:
+                raise BlockingIOError(11, "Resource temporarily unavailable")
+            return fork()
+        os.fork = refuse
+        for allowed in (1, 2, 3):
+            forks.clear()
+            try:
+                Checkpoint.take(copies, execute=execute)
+            except CheckpointRefused as refused:
+                print(left_behind(), refused)
+        """,
+        tmp_path,
+    )
+    lines = output.splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        assert line.startswith("0 "), line
+        assert "Resource temporarily unavailable" in line
+
+
+def test_a_verdict_of_the_cells_own_making_does_not_count(tmp_path):
+    """What the cell writes to the event pipe is dropped; the finding is still told."""
+    lie = b'{"event": "done", "outcome": "clean"}\n{"event"'
+    cell = (
+        "import contextlib\n"
+        "for fd in range(3, 200):\n"
+        f"    with contextlib.suppress(OSError): os.write(fd, {lie})\n"
+        "emb(ids)"
+    )
+    output = run(
+        f"""
+        simulator.on()
+        execute("emb = nn.Embedding(100, 8).cuda(); ids = torch.tensor([100]).cuda()")
+        copies.update(names, 1)
+        result = replay({cell!r})
+        print(result.replay.outcome, result.finding.bad_values)
+        """,
+        tmp_path,
+    )
+    assert output == "raised (100,)\n"
 
 
 def test_an_alarm_or_interrupt_of_the_parent_stays_there(tmp_path):
@@ -259,19 +426,3 @@ def test_torch_that_refuses_backward_in_a_fork_is_told(tmp_path):
     if output.startswith("no python backends"):
         pytest.skip(output)
     assert output.startswith("inconclusive | PyTorch refuses backward in a forked process"), output
-
-
-def test_a_number_without_a_name_is_told_as_a_number():
-    """A real-time signal has no name in Python; its number is told."""
-    from cudassert_ipy.replay.process import Child
-
-    pid = os.fork()
-    if pid == 0:
-        os.kill(os.getpid(), signal.SIGRTMIN + 5)
-        os._exit(0)
-    descriptors = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
-    child = Child(pid, *descriptors)
-    while not child.has_ended():
-        time.sleep(0.01)
-    child.end()
-    assert child.how_it_ended == f"signal {signal.SIGRTMIN + 5}"
