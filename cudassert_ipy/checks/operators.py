@@ -99,43 +99,66 @@ def _overload(aten: str) -> Any:
     return getattr(packet, overload or "default", None)
 
 
+# What torch itself refuses before any kernel (wrong dtypes, missing or empty dimensions) has no
+# operand here: its own error says more.
+
+
 def _embedding(arguments: Arguments) -> Iterable[Operand]:
-    rows = arguments["weight"].shape[0]
-    requirement = "0 <= input < num_embeddings"
-    yield Operand(arguments["indices"], "input", "index", 0, rows - 1, (), requirement)
+    weight, indices = arguments["weight"], arguments["indices"]
+    if weight.dim() and _holds_integers(indices):
+        rows = weight.shape[0]
+        requirement = "0 <= input < num_embeddings"
+        yield Operand(indices, "input", "index", 0, rows - 1, (), requirement)
 
 
 def _along_dimension(arguments: Arguments) -> Iterable[Operand]:
-    source = arguments["self"]
-    size = source.shape[arguments["dim"]] if source.dim() else 1
-    requirement = "0 <= index < size of the indexed dimension"
-    yield Operand(arguments["index"], "index", "index", 0, size - 1, (), requirement)
+    source, index, dimension = arguments["self"], arguments["index"], arguments["dim"]
+    sizes = tuple(source.shape) or (1,)
+    if -len(sizes) <= dimension < len(sizes) and _holds_integers(index):
+        requirement = "0 <= index < size of the indexed dimension"
+        yield Operand(index, "index", "index", 0, sizes[dimension] - 1, (), requirement)
 
 
 def _advanced_index(arguments: Arguments) -> Iterable[Operand]:
     import torch
 
+    operands = []
+    sizes = list(arguments["self"].shape)
     dimension = 0
-    shape = arguments["self"].shape
     for position, index in enumerate(arguments["indices"]):
         if index is None:
             dimension += 1
-        elif index.dtype in (torch.bool, torch.uint8):
-            dimension += index.dim()
-        else:
-            size = shape[dimension]
+            continue
+        is_mask = index.dtype in (torch.bool, torch.uint8)
+        last = dimension + (index.dim() if is_mask else 1)
+        if last > len(sizes) or not _holds_integers(index):
+            return
+        if not is_mask:
+            size = sizes[dimension]
+            if size == 0:
+                return
             requirement = "-size <= index < size of the indexed dimension"
-            yield Operand(index, "index", "index", -size, size - 1, (), requirement, position)
-            dimension += 1
+            operand = Operand(index, "index", "index", -size, size - 1, (), requirement, position)
+            operands.append(operand)
+        sizes[dimension:last] = [index.numel()] * (last - dimension)
+        dimension = last
+    if 0 not in sizes:  # a result without elements needs no kernel: any index will do
+        yield from operands
 
 
 def _target(arguments: Arguments) -> Iterable[Operand]:
-    scores = arguments["self"]
+    scores, target = arguments["self"], arguments["target"]
+    if not scores.dim() or not _holds_integers(target):
+        return
     classes = scores.shape[0] if scores.dim() == 1 else scores.shape[1]
     ignore_index = arguments["ignore_index"]
     special = () if 0 <= ignore_index < classes else (ignore_index,)
     requirement = "0 <= target < number of classes, or target == ignore_index"
-    yield Operand(arguments["target"], "target", "target", 0, classes - 1, special, requirement)
+    yield Operand(target, "target", "target", 0, classes - 1, special, requirement)
+
+
+def _holds_integers(tensor: Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def _target_key(arguments: Arguments) -> str:

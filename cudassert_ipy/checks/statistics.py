@@ -93,6 +93,11 @@ def is_outside(statistics: Statistics, operand: Operand) -> bool:
 
 
 def _outside(data: Tensor, operand: Operand) -> Tensor:
+    import torch
+
+    if not data.is_floating_point():
+        # Compared with small integers, a bound would wrap: -100 is 156 as uint8.
+        data = data.to(torch.int64)
     mask = data != data
     if operand.low is not None:
         mask = mask | (data < operand.low)
