@@ -14,7 +14,7 @@ from select import POLLIN, poll
 
 from cudassert_ipy.replay.supervisor import FAILED
 
-_END_SECONDS = 2.0
+_END_SECONDS = 10.0
 """What the supervisor gets to end the worker before it is killed itself, and the worker with it."""
 
 

@@ -11,6 +11,8 @@ import psutil
 import pytest
 
 RT_5 = signal.SIGRTMIN + 5
+HOLD = "import re; re.match('(a+)+$', 'a' * 60 + 'b')"
+"""Holds the interpreter's lock for years: no other thread of the worker runs."""
 PRELUDE = """
 import linecache, os, signal, sys, threading, time
 import psutil, torch
@@ -151,7 +153,7 @@ def test_a_thread_that_draws_random_numbers(tmp_path):
     assert calm == "clean 0"
 
 
-@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("busy", ["", "while 1: pass", HOLD])
 @pytest.mark.parametrize("how", ["killed", "exec"])
 def test_the_child_goes_with_its_parent(tmp_path, busy, how):
     """A waiting or running child, and what it started, end when the parent dies or execs."""
@@ -159,10 +161,10 @@ def test_the_child_goes_with_its_parent(tmp_path, busy, how):
         f"""
         checkpoint = Checkpoint.take(copies, execute=execute)
         pids = [checkpoint.pid]
-        if {busy}:
+        if {bool(busy)}:
             cell = (
                 "import subprocess; print(subprocess.Popen(['sleep', '96']).pid, flush=True)\\n"
-                "while 1: pass"
+                {busy!r}
             )
             running = checkpoint.start(ReplayRequest(source=cell))
             text = ""
@@ -186,7 +188,7 @@ def test_the_child_goes_with_its_parent(tmp_path, busy, how):
     process.kill()
     process.wait()
     process.stdout.close()
-    assert len(pids) == 1 + busy
+    assert len(pids) == 1 + bool(busy)
     assert not left
 
 
@@ -260,7 +262,7 @@ def test_a_process_that_gets_the_orphans_keeps_no_zombie(tmp_path):
         ("import signal; os.kill(os.getpid(), signal.SIGRTMIN + 5)", f"signal {RT_5}"),
         ("os._exit(3)", "exit status 3"),
         ("os.kill(0, 9)", "SIGKILL"),
-        ("os.kill(os.getppid(), 9)\nwhile 1: pass", "something unknown"),
+        (f"os.kill(os.getppid(), 9)\n{HOLD}", "something unknown"),
     ],
 )
 def test_how_the_child_ended_is_told(tmp_path, cell, told):
