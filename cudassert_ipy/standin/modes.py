@@ -149,12 +149,9 @@ class StandinFunctionMode(TorchFunctionMode):
         if not context.active:
             return func(*args, **kwargs)
         device = kwargs.get("device")
-        if isinstance(func, torch._ops.OpOverload) and (
-            device is None or context.index_of(device) is None
-        ):
-            # A dispatch mode (the guard, one of the user's, ours) hands on an operation of a torch
-            # function that we have seen. Its "cpu" is of our making, and means no device.
-            return func(*args, **kwargs)
+        is_operation = isinstance(func, torch._ops.OpOverload)
+        if is_operation and device is not None and context.index_of(device) is None:
+            device = None  # see below: this "cpu" is of our making
         if func in _constructors():
             if device is None:
                 device = torch_device_mode.CURRENT_DEVICE
@@ -165,7 +162,10 @@ class StandinFunctionMode(TorchFunctionMode):
             return torch.device("cuda", args[0])
         thread = context.thread
         before = (thread.call, thread.inside)
-        thread.call = (*args, *kwargs.values()) if kwargs else args
+        if not is_operation:
+            # Else a dispatch mode (the guard, one of the user's, ours) hands on an operation of a
+            # torch function that we have seen, and whose arguments its factories follow.
+            thread.call = (*args, *kwargs.values()) if kwargs else args
         thread.inside = True
         try:
             out = func(*args, **kwargs)

@@ -143,6 +143,7 @@ PATHS = {
     "saved on the CPU": saved_on_the_cpu,
     "to and fro": lambda x: (x.cpu() * 2).to(x.device)[ids(x.device, 0, 1)],
     "vmap": lambda x: torch.vmap(lambda row: row.index_select(0, ids(x.device, 0, 1)))(x),
+    "hessian": lambda x: torch.func.hessian(lambda row: row.pow(3).sum())(x[0]),
     "dropout": lambda x: F.dropout(x, 0.5),
     "random": lambda x: x * torch.rand_like(x) + torch.randn(4, device=x.device),
     "new": lambda x: x + x.new_zeros(4) + x.new_full((4,), 2.0) + torch.ones_like(x),
