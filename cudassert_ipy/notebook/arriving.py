@@ -13,7 +13,7 @@ from cudassert_ipy.notebook import resuming, terminal
 from cudassert_ipy.notebook.recorder import CellRecord
 from cudassert_ipy.notebook.rerun import run_recorded_cell, run_recorded_cell_in_terminal
 from cudassert_ipy.restart.handoff import Handoff, HandoffError, RecordedCell, read
-from cudassert_ipy.restart.resume import resume
+from cudassert_ipy.restart.resume import Resumed, resume
 from cudassert_ipy.restart.start import take_over
 
 if TYPE_CHECKING:
@@ -138,6 +138,17 @@ class _Stage:
             diagnosis, finding=caught.finding, replay=caught.replay, tensors=caught.tensors
         )
 
+    def keep(self, resumed: Resumed) -> None:
+        """Keep the cells that did not run, so that the next restart runs them again."""
+        recorder = self.session.recorder
+        numbers = {cell.execution_count for cell in resumed.left}
+        recorder.cells = [c for c in recorder.cells if c.execution_count not in numbers]
+        for cell in resumed.left:
+            record = CellRecord(cell.source, cell.execution_count, cell.cell_id)
+            record.seconds = cell.seconds
+            recorder.cells.append(record)
+        recorder.cells.sort(key=lambda record: record.execution_count or 0)
+
     def finish(self, note: str) -> None:
         """Show the finding, or the diagnosis as it was, as one of a kernel that lives again."""
         text = note
@@ -182,7 +193,7 @@ class _KernelStage(_Stage):
                 self._panel = Panel(actions, show_values=show_values)
                 self._panel.display()
             display.panel = self._panel
-        await resume(self.handoff, self)
+        self.keep(await resume(self.handoff, self))
 
     def progress(self, label: str, done: int, total: int) -> None:
         if self._panel is None:
@@ -215,7 +226,7 @@ class _TerminalStage(_Stage):
 
     def work(self) -> None:
         """Do it all, and return when it is done."""
-        terminal.drive(resume(self.handoff, self))
+        self.keep(terminal.drive(resume(self.handoff, self)))
 
     async def run_quietly(self, cell: RecordedCell) -> Any:
         return run_recorded_cell_in_terminal(self.session.shell, cell)

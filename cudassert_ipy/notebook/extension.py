@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from cudassert_ipy import messages
+from cudassert_ipy.errors import CudassertError
 
 if TYPE_CHECKING:
     from cudassert_ipy.model import Diagnosis
@@ -35,7 +36,10 @@ def load(shell: Any) -> None:
     if os.environ.get("CUDASSERT_SIMULATOR") == "1":
         from cudassert_ipy.standin import simulator
 
-        simulator.on()
+        try:
+            simulator.on()
+        except CudassertError as error:  # not the main thread
+            print(error)
     handoff, session.settings.handoff = session.settings.handoff, ""
     if handoff:
         shell.config.get("CudaDebug", {}).pop("handoff", None)  # it counts once

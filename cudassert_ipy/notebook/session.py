@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy import messages
+from cudassert_ipy.errors import CudassertError
 from cudassert_ipy.notebook import device
 from cudassert_ipy.notebook.debug_cell import (
     blank_magic_line,
@@ -169,7 +170,10 @@ class Session:
         atexit.unregister(self.captures.close)
         simulator = sys.modules.get("cudassert_ipy.standin.simulator")
         if simulator is not None and simulator.is_on():
-            simulator.off()
+            try:
+                simulator.off()
+            except CudassertError as error:  # not the main thread
+                print(error)
 
     def _remove_settings(self) -> None:
         if self.settings in self.shell.configurables:

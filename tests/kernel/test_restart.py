@@ -212,6 +212,10 @@ def test_cancel_stops_the_set_up(start_kernel):
     )
     assert kernel.evaluate("'model' in globals()") is False
     assert kernel.evaluate("ran") < 7
+    cell = kernel.run("%cuda_debug restart", timeout=90)
+    assert "run again: [2], [3], [4], [5], [6], [7], [8], [9], [10]" in cell.stdout
+    assert cell.diagnoses[-1]["finding"]["bad_values"] == [FOUND]
+    assert kernel.evaluate("ran") == 7
 
 
 @pytest.mark.parametrize(
