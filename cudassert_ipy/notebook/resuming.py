@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 
 def schedule_resume(
-    shell: Any, handoff: Handoff, work: Callable[[], Awaitable[None]], *, settle: float = 0.3
+    shell: Any, handoff: Handoff, work: Callable[[], Awaitable[None]], *, settle: float = 0.8
 ) -> None:
     """Run ``work()`` once the kernel's loop starts, before any request; call it at load time.
 
-    Around it: subshells are made again, ``settle`` seconds pass (front ends reconnect every 100 to
-    200 ms; earlier output was lost), output belongs to the original cell, the kernel is busy, then
-    idle, an owed reply is sent, and the prompt numbers go on.
+    Around it: subshells are made again, ``settle`` seconds pass (front ends subscribe again
+    up to 0.4 s after the load, as measured; earlier output is lost and the cell stays busy), output
+    belongs to the original cell, the kernel is busy, then idle, an owed reply is sent, and the
+    prompt numbers go on.
     """
     from tornado.ioloop import IOLoop
 
