@@ -32,6 +32,8 @@ def arrive(session: Session, path: str) -> None:
         handoff = read(Path(path))
     except HandoffError as error:
         print(messages.HANDOFF_IGNORED.format(reason=error))
+        if not session.in_kernel:
+            terminal.accept_interrupts()
         return
     _restore(session, handoff)
     if session.in_kernel:
@@ -174,6 +176,9 @@ class _KernelStage(_Stage):
     def __init__(self, session: Session, handoff: Handoff) -> None:
         super().__init__(session, handoff)
         self._panel: Any = None
+
+    def cancelled(self) -> bool:
+        return super().cancelled() or resuming.interrupted()
 
     async def work(self) -> None:
         """Do it all; scheduled to run before any request is served."""
