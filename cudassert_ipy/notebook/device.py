@@ -70,7 +70,13 @@ def _devices(torch: Any) -> Iterator[int]:
 def is_on_device(value: object) -> bool:
     """Whether ``value`` is a CUDA tensor, real or simulated."""
     torch = loaded_torch()
-    return torch is not None and issubclass(type(value), torch.Tensor) and bool(value.is_cuda)  # type: ignore[attr-defined]
+    # type(), not isinstance(): lazy proxies run user code for __class__.
+    if torch is None or not issubclass(type(value), torch.Tensor):
+        return False
+    try:
+        return bool(value.is_cuda)  # type: ignore[attr-defined]
+    except Exception:  # subclasses answer as they like: an uninitialized parameter raises
+        return False
 
 
 def simulated() -> bool:
@@ -167,12 +173,10 @@ def keep_alive() -> None:
     )
     kept: list[object] = []
     for item in gc.get_objects():
-        # type(), not isinstance(): lazy proxies run user code for __class__.
-        if issubclass(type(item), torch.Tensor):
-            if item.is_cuda:
-                kept += [item, item._base]
-                if item.is_leaf:
-                    kept.append(item.grad)
+        if is_on_device(item):
+            kept += [item, item._base]
+            if item.is_leaf:
+                kept.append(item.grad)
         elif issubclass(type(item), kinds):
             kept.append(item)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
@@ -194,7 +198,7 @@ class DeadTensorRepr:
         original = torch.Tensor.__repr__
 
         def repr_of_lost(tensor: Any, **options: Any) -> str:
-            if not tensor.is_cuda:
+            if not is_on_device(tensor):
                 return str(original(tensor, **options))
             from cudassert_ipy import messages
 

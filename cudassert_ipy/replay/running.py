@@ -100,6 +100,7 @@ class RunningReplay:
         events = self._drain()
         elapsed = time.monotonic() - self._started
         if self._done is not None:
+            events += self._drain()  # what the cell printed before the last word
             self._finish(self._done)
         elif self._child.has_ended():
             events += self._drain()  # what it said between the first look and its end

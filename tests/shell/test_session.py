@@ -84,6 +84,22 @@ def test_failure_and_replay(simulated, capsys):
     assert "10 at [1, 1]" in capsys.readouterr().out
 
 
+def test_odd_tensors_in_the_kernel_do_not_spoil_the_panel(simulated, capsys):
+    """Tensors that raise when they are asked anything are left alone."""
+    simulated.run_cell(
+        "import torch\nlazy = torch.nn.LazyLinear(3)\n"
+        "class Odd(torch.Tensor):\n"
+        "    @property\n"
+        "    def is_cuda(self): raise OSError('odd')\n"
+        "odd = torch.zeros(2).as_subclass(Odd)"
+    )
+    simulated.run_cell(SETUP, store_history=True)
+    simulated.run_cell(FAILING, store_history=True)
+    assert "Must hold" in capsys.readouterr().out
+    simulated.run_line_magic("cuda_debug", "replay")
+    assert last_diagnosis().finding.bad_positions == ((1, 1),)
+
+
 def test_nested_cells_are_not_cells_of_the_session(simulated):
     """A cell that runs other cells is one cell."""
     simulated.run_cell("get_ipython().run_cell('a = 1')\nb = 2", store_history=True)
