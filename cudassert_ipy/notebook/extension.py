@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from cudassert_ipy import messages
-from cudassert_ipy.errors import CudassertError
+from cudassert_ipy.notebook.magics import CudaDebugMagics, register, unregister
 
 if TYPE_CHECKING:
     from cudassert_ipy.model import Diagnosis
@@ -22,9 +22,8 @@ def load(shell: Any) -> None:
         from cudassert_ipy.notebook.disabled import DisabledMagics
 
         print(messages.DISABLED)
-        shell.register_magics(DisabledMagics(shell))
+        register(shell, DisabledMagics(shell))
         return
-    from cudassert_ipy.notebook.magics import CudaDebugMagics
     from cudassert_ipy.notebook.session import Session
 
     if shell in _sessions:
@@ -32,8 +31,9 @@ def load(shell: Any) -> None:
     session = Session(shell)
     _sessions[shell] = session
     session.install()
-    shell.register_magics(CudaDebugMagics(shell, session))
+    register(shell, CudaDebugMagics(shell, session))
     if os.environ.get("CUDASSERT_SIMULATOR") == "1":
+        from cudassert_ipy.errors import CudassertError
         from cudassert_ipy.standin import simulator
 
         try:
@@ -54,12 +54,7 @@ def unload(shell: Any) -> None:
     session = _sessions.pop(shell, None)
     if session is not None:
         session.remove()
-    for kind in ("line", "cell"):
-        shell.magics_manager.magics[kind].pop("cuda_debug", None)
-    for name in ("CudaDebugMagics", "DisabledMagics"):
-        magics = shell.magics_manager.registry.pop(name, None)
-        if magics in shell.configurables:  # every Magics object adds itself
-            shell.configurables.remove(magics)
+    unregister(shell)
 
 
 def session_of(shell: Any) -> Session | None:

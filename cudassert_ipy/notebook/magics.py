@@ -7,7 +7,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
 from cudassert_ipy import messages
 from cudassert_ipy.notebook import device
@@ -16,15 +15,33 @@ if TYPE_CHECKING:
     from cudassert_ipy.notebook.session import Session
 
 
-@magics_class
-class CudaDebugMagics(Magics):
+NAME = "cuda_debug"
+
+
+def register(shell: Any, magics: Any) -> None:
+    """Make ``magics.line`` and ``magics.cell`` the magics ``%cuda_debug`` and ``%%cuda_debug``.
+
+    As functions: a class of IPython's ``Magics`` takes longer to define than the rest of a load.
+    """
+    shell.register_magic_function(magics.line, "line", NAME)
+    shell.register_magic_function(magics.cell, "cell", NAME)
+
+
+def unregister(shell: Any) -> None:
+    """Undo :func:`register`; does nothing where it was not called."""
+    manager = shell.magics_manager
+    for kind in ("line", "cell"):
+        manager.magics[kind].pop(NAME, None)
+    vars(manager.user_magics).pop(NAME, None)
+
+
+class CudaDebugMagics:
     """Magics of one session."""
 
     def __init__(self, shell: Any, session: Session) -> None:
-        super().__init__(shell)
+        self.shell = shell
         self._session = session
 
-    @cell_magic("cuda_debug")
     def cell(self, line: str, body: str) -> None:
         """Run a cell with its operands checked before each launch.
 
@@ -40,7 +57,6 @@ class CudaDebugMagics(Magics):
         with guard():
             self.shell.run_cell(body).raise_error()
 
-    @line_magic("cuda_debug")
     def line(self, line: str) -> None:
         """Show or do something about CUDA errors in this kernel."""
         from cudassert_ipy.errors import CudassertError

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy import messages
-from cudassert_ipy.errors import CudassertError
 from cudassert_ipy.notebook import device
 from cudassert_ipy.notebook.debug_cell import (
     blank_magic_line,
@@ -170,6 +169,8 @@ class Session:
         atexit.unregister(self.captures.close)
         simulator = sys.modules.get("cudassert_ipy.standin.simulator")
         if simulator is not None and simulator.is_on():
+            from cudassert_ipy.errors import CudassertError
+
             try:
                 simulator.off()
             except CudassertError as error:  # not the main thread
@@ -270,6 +271,7 @@ class Session:
     def _after_cell(self, result: Any) -> None:
         record = self.recorder.end(result)
         if record is None:
+            self.captures.end_cell()  # the cell that loaded the extension
             return
         if record.store_history and result is not None:
             record.execution_count = result.execution_count

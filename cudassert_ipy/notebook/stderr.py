@@ -307,17 +307,16 @@ class Captures:
         return any(capture.active for capture in self._captures)
 
     def start(self) -> None:
-        """Start all; on an error none is left redirected. Raises ``OSError``."""
+        """Start all; on an error none is left redirected. Raises ``OSError``.
+
+        What is written is shown from the next cell on, while it runs, and at the end of cells.
+        """
         try:
             for capture in self._captures:
                 capture.start()
         except OSError:
             self.stop()
             raise
-        if self._thread is None:
-            self._stop.clear()
-            self._thread = threading.Thread(target=self._tail, name="cudassert-fds", daemon=True)
-            self._thread.start()
 
     def stop(self) -> None:
         """Give all descriptors back."""
@@ -340,6 +339,10 @@ class Captures:
         """Start counting a cell's text here."""
         for capture in self._captures:
             capture.begin_cell()
+        if self._thread is None and self.active:
+            self._stop.clear()
+            self._thread = threading.Thread(target=self._tail, name="cudassert-fds", daemon=True)
+            self._thread.start()
 
     def cell_text(self) -> bytes:
         """Return the text of the running (or last) cell, fd 2 first."""
