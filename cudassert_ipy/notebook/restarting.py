@@ -58,8 +58,15 @@ class Restarting:
             past,
             losses(namespace, hidden),
             [child.name for child in children() if child.pid not in session.own_processes()],
-            failed_count=failed.execution_count if failed is not None else None,
+            failed_count=failed.execution_count
+            if failed is not None and self._is_current()
+            else None,
         )
+
+    def _is_current(self) -> bool:
+        """Whether the last failure is this process's: after a restart it is history."""
+        diagnosis = self._session.diagnosis
+        return self._session.dead or (diagnosis is not None and diagnosis.context != "alive")
 
     def show_plan(self, *, replay: bool) -> None:
         """Show the plan in the panel (first click)."""
@@ -133,7 +140,9 @@ class Restarting:
 
     def _handoff(self, cells: tuple[RecordedCell, ...], *, replay: bool) -> Handoff:
         session = self._session
-        failed, diagnosis = session.failed, session.diagnosis
+        failed = diagnosis = None
+        if self._is_current():
+            failed, diagnosis = session.failed, session.diagnosis
         return Handoff(
             cells=cells,
             failing=_recorded(failed) if failed is not None else None,

@@ -218,6 +218,19 @@ def test_cancel_stops_the_set_up(start_kernel):
     assert kernel.evaluate("ran") == 7
 
 
+def test_an_old_failure_is_not_replayed_again(dead_kernel):
+    """After a restart and a fix, the next restart runs everything and replays nothing."""
+    kernel = dead_kernel
+    kernel.run("%cuda_debug restart", timeout=90)
+    kernel.run("ids[2, 5] = 999; batch = {'ids': ids.cuda()}")
+    assert kernel.run(FAILING).status == "ok"
+    kernel.run("later = 7")
+    cell = kernel.run("%cuda_debug restart", timeout=90)
+    assert "run again: [2], [5], [6], [7]" in cell.stdout
+    assert cell.diagnoses == []
+    assert kernel.evaluate("[later, value != 0, model.weight.is_cuda]") == [7, True, True]
+
+
 @pytest.mark.parametrize(
     "wrapped",
     [
