@@ -142,6 +142,7 @@ class _Stage:
 
     def keep(self, resumed: Resumed) -> None:
         """Keep the cells that did not run, so that the next restart runs them again."""
+        self.session.restarting.unfinished = bool(resumed.left)
         recorder = self.session.recorder
         numbers = {cell.execution_count for cell in resumed.left}
         recorder.cells = [c for c in recorder.cells if c.execution_count not in numbers]

@@ -29,6 +29,7 @@ class Restarting:
     Attributes:
         cancelled: whether the user asked to stop the set-up that runs again.
         pending: what a restart by hand left, waiting for ``%cuda_debug restart``.
+        unfinished: whether the set-up after the last restart did not run through.
 
     """
 
@@ -38,6 +39,7 @@ class Restarting:
         self._replay = True
         self.cancelled = False
         self.pending: Handoff | None = None
+        self.unfinished = False
 
     # --- the plan -------------------------------------------------------------------------------
 
@@ -64,9 +66,10 @@ class Restarting:
         )
 
     def _is_current(self) -> bool:
-        """Whether the last failure is this process's: after a restart it is history."""
+        """Whether the last failure still waits for its replay: after a restart it is history."""
         diagnosis = self._session.diagnosis
-        return self._session.dead or (diagnosis is not None and diagnosis.context != "alive")
+        unknown = diagnosis is not None and diagnosis.context != "alive"
+        return self._session.dead or self.unfinished or unknown
 
     def show_plan(self, *, replay: bool) -> None:
         """Show the plan in the panel (first click)."""
