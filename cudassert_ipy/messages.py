@@ -109,7 +109,6 @@ CANNOT_FORK = "this system cannot fork"
 CAPTURE_FAILED = (
     "cudassert_ipy cannot read what CUDA prints ({error}); errors are explained without it."
 )
-CHECKED_GOOD = "%%cuda_debug: {count} operands checked, all valid."
 DISABLED = "cudassert_ipy is turned off by CUDASSERT_DISABLE=1."
 
 # --- notebook: after a restart ---------------------------------------------------------------------
@@ -409,7 +408,6 @@ RESUME_FAILED = "Stopped: {cell} failed this time. {left} after it did not run."
 RESUME_FAILED_LAST = "Stopped: {cell} failed this time."
 RESUME_CANCELLED = "Cancelled after {done} of {total} {cells}."
 RESUME_BROKEN = "The restart worked, what was to follow did not: {error}."
-RESUME_NO_DIRECTORY = "The working directory {path} is gone."
 
 STEPS_INTRO = "A restart in place is not possible here: {reason}. Restart by hand:"
 STEPS = {

@@ -112,7 +112,3 @@ class Recorder:
             self.cells.append(record)
             del self.cells[:-MAX_CELLS]
         return record
-
-    def by_count(self, execution_count: int | None) -> CellRecord | None:
-        """Return the latest cell with that prompt number."""
-        return next((c for c in reversed(self.cells) if c.execution_count == execution_count), None)

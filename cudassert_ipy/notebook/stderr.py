@@ -198,11 +198,6 @@ class FdCapture:
         """Whether the descriptor points at our file now."""
         return self._file >= 0
 
-    @property
-    def previous_fd(self) -> int:
-        """A descriptor for where the captured one pointed before (-1 when not active)."""
-        return self._previous
-
     def start(self) -> None:
         """Point the descriptor at a new file. Raises ``OSError``."""
         if self.active:
