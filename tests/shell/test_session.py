@@ -30,8 +30,8 @@ def test_a_cell_under_the_magic_is_complete_at_its_blank_line(shell):
     assert check("%%cuda_debug\nx = 1\n\n")[0] == check("%%time\nx = 1\n\n")[0]
 
 
-def test_a_wrapper_around_ours_survives_unloading(bare_shell):
-    """Who wrapped `_showtraceback` after us is still called when we are gone."""
+def test_a_wrapper_around_ours_survives_unloading(bare_shell, capsys):
+    """Who wrapped `_showtraceback` after us is still called when we are gone, and we are not."""
     bare_shell.run_line_magic("load_ext", "cudassert_ipy")
     ours = bare_shell._showtraceback
     seen = []
@@ -45,6 +45,11 @@ def test_a_wrapper_around_ours_survives_unloading(bare_shell):
     bare_shell.run_cell("1 / 0")
     assert seen == [ZeroDivisionError]
     assert bare_shell._showtraceback is theirs
+    bare_shell.run_cell(f"{SETUP.replace('.cuda()', '')}\nimport cudassert_ipy")
+    capsys.readouterr()
+    bare_shell.run_cell("with cudassert_ipy.guard(): emb(ids)")
+    assert seen[-1] is OperandError
+    assert "cudassert_ipy:" not in capsys.readouterr().out
     del bare_shell._showtraceback
 
 
