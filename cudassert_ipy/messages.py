@@ -28,6 +28,12 @@ DEAD_TENSOR = "<{tensor}, lost: context dead since {cell}>"
 
 UNNUMBERED_CELL = "cell {position} from the top"
 
+# --- assertions that the catalogue does not know --------------------------------------------------
+
+ASSERTION_SAYS = "the kernel says: {words}"
+ASSERTION_SAYS_NOTHING = "not printed: the assertion has no text"
+ASSERTION_FALSE = "this place in the kernel must never be reached"
+
 # --- notebook: hooks ------------------------------------------------------------------------------
 
 HOOK_FAILED = (

@@ -14,13 +14,20 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cudassert_ipy.decode.catalog import catalog
+from cudassert_ipy.decode.catalog import catalog, normalize
+from cudassert_ipy.decode.host_report import HostReport
 from cudassert_ipy.decode.lines import LineSplitter
+from cudassert_ipy.decode.place import is_name, place, rank_in
+from cudassert_ipy.decode.salvage import find_inside
+from cudassert_ipy.decode.unescape import unescaped
+from cudassert_ipy.decode.words import words_of
+from cudassert_ipy.decode.wrapped import Wrapped
 from cudassert_ipy.model import Assertion
 
 if TYPE_CHECKING:
     from cudassert_ipy.decode.catalog import KnownAssertion
     from cudassert_ipy.decode.error_text import ErrorText
+    from cudassert_ipy.decode.host_report import Reported
     from cudassert_ipy.model import Platform
 
 MAX_GROUPS = 200
@@ -32,39 +39,32 @@ MAX_UNPROVEN = 50
 _MAX_PLACE = 8000
 _MAX_EXPRESSION = 4000
 _MAX_REMEMBERED = 1024
+_MAX_RUNS = 4
 
-_INDEX = r"\[(\d{1,10}),(\d{1,10}),(\d{1,10})\]"
+_INDEX = r"\[ ?(\d{1,10}), ?(\d{1,10}), ?(\d{1,10}) ?\]"
 # Everything is found from this anchor outwards, so that no regex has to search for a path's start
 # (which takes quadratic time on a long line without blanks).
 _ANCHOR = re.compile(
     rf"(?P<where>block|global id): {_INDEX}, (?:thread|local id): {_INDEX}"
     r"(?::? Assertion (?P<verbose>failed: (?=`))?)"
     r"|(?P<hip>Device-side assertion )(?=`)"
-    r"|(?P<short>Assertion )(?=[`'])"  # without the numbers, or with garbled ones
+    r"|(?P<short>Assertion )(?=[`'\u2018])"  # without the numbers, or with garbled ones
 )
-_OPENED = re.compile(rb"\.cuh?:\d{1,9}: ")
-_MAX_WRAPPED = 4000
 _SAME_SHAPE = re.compile(rb"block: \[[\d,]+\], thread: \[[\d,]+\] Assertion ")
+_SHAPE = rb"block: \[[\d,]++\], thread: \[[\d,]++\] Assertion "
 _EXPRESSION = re.compile(
-    r"(?:`(?P<quoted>.*?)[`'] failed|'(?P<single>.*?)' failed|(?P<bare>[^`'].*?) failed)\.?"
+    r"(?:`(?P<quoted>.*?)[`'] failed|['\u2018](?P<single>.*?)['\u2019] failed"
+    r"|(?P<bare>[^`'\u2018].*?) failed)\.?"
 )
+# The end of a line that was cut off; taken only if the catalogue knows what is left.
+_CUT_EXPRESSION = re.compile(r"[`'\u2018]?(?P<cut>[^`\u2019]*?)[`'\u2019]?\s*$")
 _GLIBC = re.compile(r"`[^`]*' failed")  # assert() of C: the device closes with a backtick
 _VERBOSE_EXPRESSION = re.compile(r"`(?P<quoted>.*?)`: (?P<message>.*)")
-_PLACE_END = re.compile(
-    r"(?:\.(?:cuh?|hip|hp?p?|inl|cp?p?|cc|py)|\bunknown|>):(\d{1,9}):", re.IGNORECASE
-)
-_PLACE_SHORTENED = re.compile(r"\.(?:cuh?|hip)\b(?::(\d{1,9})\b)?", re.IGNORECASE)
 _DEVICE_SOURCE = re.compile(r"\.(?:cuh?|hip)$", re.IGNORECASE)
-_NAME = re.compile(r"(?:[A-Za-z_]\w*::)*(?:operator\(\)|[A-Za-z_]\w*)")
-_PATH_REVERSED = re.compile(r"""[^\s:`"'|\]=]*(?::[A-Za-z](?![A-Za-z0-9]))?""")
-# In front of a path: a progress bar without closing bracket, the numbers of another process's line,
-# the newline of a line inside a repr.
-_GLUED = re.compile(
-    r"^(?:[\d.,?]+(?:[A-Za-z]{1,10}/s|s/[A-Za-z]{1,10}?)(?=/|\.\./)|[\d,]+(?=/)|(?:\\[nrt])+(?=[/.A-Za-z]))"
+_NUMBER = r"(-?\d+(?:\.\d+)?)"
+_NAMED_NUMBER = re.compile(
+    rf"`(\w+)` \w+ \({_NUMBER}\)|\b(\w+) ?(?:=|:|is|was|got) ?{_NUMBER}\b(?!\.\d)"
 )
-_RANK = re.compile(r"\[rank ?(\d{1,6})\]|^\s*(\d{1,6}): ", re.IGNORECASE)
-_RANK_PREFIX = re.compile(r"^\s*(?:\[rank ?\d+\]:?|\d{1,6}:) *", re.IGNORECASE)
-_NAMED_NUMBER = re.compile(r"`(\w+)` \w+ \((-?\d+(?:\.\d+)?)\)|\b(\w+) ?= ?(-?\d+(?:\.\d+)?)\b")
 
 
 @dataclass(slots=True)
@@ -77,14 +77,13 @@ class _Group:
     platform: Platform
     block: tuple[int, ...] | None
     thread: tuple[int, ...] | None
+    row: KnownAssertion | None
     # A verbose build prints a line on stdout and the usual one on stderr: both tell of one thread.
     plain_count: int = 0
     verbose_count: int = 0
     values: dict[str, int | float | str] = field(default_factory=dict)
-
-    @property
-    def row(self) -> KnownAssertion | None:
-        return catalog().find(self.expression, self.file, self.function)
+    message: str = ""
+    """What a verbose build printed beside the expression."""
 
     def belongs_to(self, error: ErrorText | None) -> bool:
         """Whether the error shows that the device printed this, not a host program."""
@@ -96,6 +95,11 @@ class _Group:
 
     def assertion(self) -> Assertion:
         row = self.row
+        values = self.values
+        if row is not None:
+            operand, requirement = row.operand, row.requirement
+        else:
+            operand, requirement = words_of(self.expression, self.message)
         return Assertion(
             expression=self.expression,
             file=self.file,
@@ -106,9 +110,9 @@ class _Group:
             thread=self.thread,
             rank=self.rank,
             operations=row.operations if row else (),
-            operand=row.operand if row else "",
-            requirement=row.requirement if row else "",
-            values=self.values or None,
+            operand=operand,
+            requirement=requirement,
+            values=values or None,
             known=row is not None,
         )
 
@@ -120,8 +124,10 @@ class AssertionParser:
         self._splitter = LineSplitter()
         self._groups: dict[tuple[object, ...], _Group] = {}
         self._unproven: dict[tuple[object, ...], _Group] = {}
-        self._remembered: dict[tuple[bytes, bytes], _Group] = {}
-        self._opened = b""
+        self._remembered: dict[tuple[bytes, bytes], _Run] = {}
+        self._runs: list[_Run] = []
+        self._wrapped = Wrapped()
+        self._report = HostReport()
 
     @property
     def platform(self) -> Platform:
@@ -130,7 +136,7 @@ class AssertionParser:
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the stream."""
-        for line in self._splitter.feed(data):
+        for line in self._splitter.feed(data, self.skip_repeats):
             self.read_line(line)
 
     def close(self, error: ErrorText | None = None) -> tuple[Assertion, ...]:
@@ -141,6 +147,9 @@ class AssertionParser:
         """
         for line in self._splitter.close():
             self.read_line(line)
+        self._parse_cut(self._wrapped.close())
+        for reported in self._report.close():
+            self._add_reported(reported, None)
         groups = list(self._groups.values())
         proven = {group.expression for group in groups}
         groups += [
@@ -150,15 +159,29 @@ class AssertionParser:
         ]
         return tuple(group.assertion() for group in groups)
 
+    def skip_repeats(self, text: bytes, start: int, end: int) -> int:
+        """Count the lines at the front of ``text[start:end]`` that repeat a recent one.
+
+        Return where they stop. A flood of a million lines costs little more than looking at it.
+        """
+        if not self._wrapped.is_open:
+            for pattern, group in self._runs:
+                run = pattern.match(text, start, end)
+                if run:
+                    group.plain_count += text.count(b"\n", start, run.end())
+                    return run.end()
+        return start
+
     def read_line(self, line: bytes) -> bool:
         """Take one line, cleaned by :class:`~cudassert_ipy.decode.lines.LineSplitter`.
 
         Return whether it only repeats an earlier line with another block and thread.
         """
-        if self._opened and self._continues(line):
-            return False
-        if b".cu" in line and b" failed" not in line and _OPENED.search(line):
-            self._opened = line
+        continued = self._wrapped.read_line(line)
+        if continued is not None:
+            if any(self._parse_joined(joined) for joined in continued.joined):
+                return False
+            self._parse_cut(continued.abandoned)
         if b"ssertion " not in line:
             return False
         # A flood repeats one line with other numbers: recognize it without parsing it again.
@@ -166,30 +189,29 @@ class AssertionParser:
         same = _SAME_SHAPE.match(line, start) if start >= 0 else None
         key = (line[:start], line[same.end() :]) if same else None
         if key is not None and key in self._remembered:
-            self._remembered[key].plain_count += 1
+            run = self._remembered[key]
+            run[1].plain_count += 1
+            self._runs = [run, *(other for other in self._runs if other is not run)][:_MAX_RUNS]
             return True
-        groups = self._parse(line.decode("utf-8", "replace"))
+        text = line.decode("utf-8", "replace")
+        groups = self._parse(text)
         if key is not None and len(groups) == 1:
-            if len(self._remembered) >= _MAX_REMEMBERED:
-                self._remembered.clear()
-            self._remembered[key] = groups[0]
+            self._remember(key, groups[0])
+        elif not groups:
+            for reported in self._report.read_line(text):
+                self._add_reported(reported, rank_in(text, None))
         return False
 
-    def _continues(self, line: bytes) -> bool:
-        """Whether ``line`` completes an assertion that a terminal has wrapped, which is then taken.
+    def _remember(self, key: tuple[bytes, bytes], group: _Group) -> None:
+        if len(self._remembered) >= _MAX_REMEMBERED:
+            self._remembered.clear()
+        front, back = (re.escape(part) for part in key)
+        run = (re.compile(b"(?:" + front + _SHAPE + back + rb"\n)++"), group)
+        self._remembered[key] = run
+        self._runs = [run, *self._runs][:_MAX_RUNS]
 
-        Wrapping cuts anywhere, also inside words.
-        """
-        joined, self._opened = self._opened + line, b""
-        if _OPENED.search(line) or len(joined) > _MAX_WRAPPED:
-            return False
-        if b" failed" not in joined:
-            self._opened = joined
-            return False
-        text = joined.decode("utf-8", "replace")
-        return any(anchor["where"] for anchor in _ANCHOR.finditer(text)) and bool(self._parse(text))
-
-    def _parse(self, text: str) -> list[_Group]:
+    def _parse(self, text: str, *, joined: bool = False) -> list[_Group]:
+        """Take all assertions on a line; ``joined``: blanks may be missing or too many in it."""
         anchors = list(_ANCHOR.finditer(text))
         groups = []
         start = 0
@@ -201,41 +223,67 @@ class AssertionParser:
             match = pattern.match(body)
             if match:
                 head = text[max(start, anchor.start() - _MAX_PLACE) : anchor.start()]
-                rank = _rank(head, rank)
-                group = self._add(anchor, match, head, rank)
+                rank = rank_in(head, rank)
+                group = self._add(anchor, match, head, rank, as_cataloged=joined)
                 if group is not None:
                     groups.append(group)
                 start = anchor.end() + match.end()
         return groups
 
+    def _parse_joined(self, line: bytes) -> bool:
+        """Take a line that was put together from wrapped ones; return whether it makes sense."""
+        text = line.decode("utf-8", "replace")
+        if not any(anchor["where"] for anchor in _ANCHOR.finditer(text)):
+            return False
+        return bool(self._parse(text, joined=True))
+
+    def _parse_cut(self, line: bytes) -> None:
+        """Take the assertion at the end of a line that was cut off, if the catalogue knows it."""
+        text = line.decode("utf-8", "replace")
+        anchors = [anchor for anchor in _ANCHOR.finditer(text) if anchor["where"]]
+        if not anchors:
+            return
+        anchor = anchors[-1]
+        match = _CUT_EXPRESSION.match(text[anchor.end() : anchor.end() + _MAX_EXPRESSION])
+        head = text[max(0, anchor.start() - _MAX_PLACE) : anchor.start()]
+        if match and catalog().find(unescaped(match[1]), *_file_and_function(head)):
+            self._add(anchor, match, head, rank_in(head, None))
+
     def _add(
-        self, anchor: re.Match[str], match: re.Match[str], head: str, rank: int | None
+        self,
+        anchor: re.Match[str],
+        match: re.Match[str],
+        head: str,
+        rank: int | None,
+        *,
+        as_cataloged: bool = False,
     ) -> _Group | None:
-        expression = next(text for text in match.groups() if text is not None)
-        # A line inside a JSON string or a repr has its quotes escaped.
-        expression = expression.replace('\\"', '"').strip()
-        file, line, function = _place(head)
+        expression = unescaped(next(text for text in match.groups() if text is not None))
+        file, line, function = place(head)
         groups, limit = self._groups, MAX_GROUPS
+        if anchor["short"] and not is_name(function) and (not file or "block:" in (function or "")):
+            function = None  # words of a person or pieces of another line
+        row = catalog().find(expression, file, function)
+        if row is None:
+            row = find_inside(expression, file) if anchor["where"] or file else None
+            expression = row.expression if row else expression
+        elif as_cataloged and normalize(row.expression) == normalize(expression):
+            expression = row.expression
         if anchor["short"]:
-            if not file and not _NAME.fullmatch(function or ""):
-                function = None  # words of a person or pieces of another line
-            row = catalog().find(expression, file, function)
             if row is None and _GLIBC.match(match[0]):
                 return None
             if row is None or not file:
                 groups, limit = self._unproven, MAX_UNPROVEN
-        key = (expression, file, line, function, rank)
-        group = groups.get(key)
-        if group is None:
-            if len(groups) >= limit:
-                return None
-            numbers = [int(number) for number in anchor.groups()[1:7] if number is not None]
-            platform: Platform = "cuda"
-            if anchor["hip"]:
-                platform = "hip"
-            elif anchor["where"] == "global id":
-                platform = "xpu"
-            group = groups[key] = _Group(
+        numbers = [int(number) for number in anchor.groups()[1:7] if number is not None]
+        platform: Platform = "cuda"
+        if anchor["hip"]:
+            platform = "hip"
+        elif anchor["where"] == "global id":
+            platform = "xpu"
+        group = _group(
+            groups,
+            limit,
+            _Group(
                 expression=expression,
                 file=file,
                 line=line,
@@ -244,55 +292,56 @@ class AssertionParser:
                 platform=platform,
                 block=tuple(numbers[:3]) or None,
                 thread=tuple(numbers[3:]) or None,
-            )
+                row=row,
+            ),
+        )
+        if group is None:
+            return None
         if anchor["verbose"]:
             group.verbose_count += 1
-            group.values = group.values or _numbers(match["message"])
+            group.message = group.message or unescaped(match["message"].partition("\\n")[0])
+            group.values = group.values or _numbers(group.message)
         else:
             group.plain_count += 1
         return group
 
-
-def _place(head: str) -> tuple[str, int | None, str | None]:
-    """Return file, line and function from the text in front of ``block:``."""
-    places = list(_PLACE_END.finditer(head))
-    if not places:
-        return _shortened_place(head)
-    place = places[-1]
-    end = place.start(1) - 1
-    function = head[place.end() :].strip().rstrip(" .:")
-    if head[:end].endswith(">"):  # <frozen importlib._bootstrap>: a location that means nothing
-        start = head.rfind("<", 0, end)
-        path = head[max(start, 0) : end]
-    else:
-        path = _path(head[:end])
-    return path, int(place[1]), function or None
-
-
-def _shortened_place(head: str) -> tuple[str, int | None, str | None]:
-    """Return what is left of file, line and function where people or other processes cut it."""
-    places = list(_PLACE_SHORTENED.finditer(head))
-    if not places:
-        function = _RANK_PREFIX.sub("", head).strip().rstrip(" .:")
-        return "", None, function[-300:] or None
-    place = places[-1]
-    name = head[place.end() :].strip(" .:")
-    path = _path(head[: place.start() + len(place[0].partition(":")[0])])
-    line = int(place[1]) if place[1] else None
-    return path, line, name if _NAME.fullmatch(name) else None
+    def _add_reported(self, reported: Reported, rank: int | None) -> None:
+        row = catalog().find(reported.expression, reported.file, reported.function)
+        group = _group(
+            self._groups,
+            MAX_GROUPS,
+            _Group(
+                expression=reported.expression,
+                file=reported.file,
+                line=reported.line,
+                function=reported.function,
+                rank=rank,
+                platform="cuda",
+                block=reported.block,
+                thread=reported.thread,
+                row=row,
+            ),
+        )
+        if group is not None:
+            # The driver's own lines, where they were captured too, tell of the same threads.
+            group.verbose_count += 1
 
 
-def _path(head: str) -> str:
-    """Return the path that ``head`` ends with."""
-    reversed_path = _PATH_REVERSED.match(head[::-1])
-    return _GLUED.sub("", reversed_path[0][::-1]) if reversed_path else ""
+_Groups = dict[tuple[object, ...], _Group]
+_Run = tuple[re.Pattern[bytes], _Group]
 
 
-def _rank(head: str, rank: int | None) -> int | None:
-    """Return the last rank that ``head`` names, else ``rank``."""
-    for match in _RANK.finditer(head):
-        rank = int(match[1] or match[2])
-    return rank
+def _group(groups: _Groups, limit: int, new: _Group) -> _Group | None:
+    """Return the group that ``new`` belongs to, which may be itself; None if there are too many."""
+    key = (new.expression, new.file, new.line, new.function, new.rank)
+    if key not in groups and len(groups) < limit:
+        groups[key] = new
+    return groups.get(key)
+
+
+def _file_and_function(head: str) -> tuple[str, str | None]:
+    file, _line, function = place(head)
+    return file, function
 
 
 def _numbers(message: str) -> dict[str, int | float | str]:

@@ -53,7 +53,7 @@ class TextDecoder:
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the text."""
-        for line in self._splitter.feed(data):
+        for line in self._splitter.feed(data, self._assertions.skip_repeats):
             self._read_line(line)
 
     def _read_line(self, line: bytes) -> None:

@@ -6,7 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    Skip = Callable[[bytes, int, int], int]
 
 MAX_LINE = 64 * 1024
 """Longest line in bytes; longer ones are cut, so that memory stays bounded."""
@@ -22,20 +24,43 @@ class LineSplitter:
 
     def __init__(self) -> None:
         self._rest = b""
+        self._return = b""
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the lines that ``data`` completes, without terminators and ANSI sequences."""
-        *lines, self._rest = (self._rest + data.replace(b"\r", b"\n")).split(b"\n")
-        for line in lines:
-            yield from self._pieces(line)
-            yield _plain(self._last)
+    def feed(self, data: bytes, skip: Skip | None = None) -> Iterator[bytes]:
+        """Yield the lines that ``data`` completes, without terminators and ANSI sequences.
+
+        ``skip(text, start, end)`` may take whole lines at the front of ``text[start:end]`` itself,
+        all at once; it returns where it stopped.
+        """
+        data = self._return + data
+        # Half of a Windows line end may still be to come.
+        self._return = b"\r" if data.endswith(b"\r") else b""
+        if b"\r" in data:
+            data = data.removesuffix(b"\r").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        text = self._rest + data
+        end = text.rfind(b"\n") + 1
+        self._rest = text[end:]
+        start = 0
+        while start < end:
+            if skip is not None:
+                after = skip(text, start, end)
+                if after > start:
+                    start = after
+                    continue
+            stop = text.find(b"\n", start)
+            if stop - start > MAX_LINE:
+                yield from self._pieces(text[start:stop])
+                yield _plain(self._last)
+            else:
+                yield _plain(text[start:stop])
+            start = stop + 1
         if len(self._rest) > MAX_LINE:
             yield from self._pieces(self._rest)
             self._rest = self._last
 
     def close(self) -> Iterator[bytes]:
         """Yield what is left when the stream has ended."""
-        rest, self._rest = self._rest, b""
+        rest, self._rest, self._return = self._rest, b"", b""
         if rest:
             yield _plain(rest)
 

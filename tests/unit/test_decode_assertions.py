@@ -246,3 +246,116 @@ def test_any_bytes_in_any_chunks_give_one_valid_failure(pieces, cuts):
 
     assert decoder.close() == whole
     assert Failure.from_dict(json.loads(json.dumps(whole.to_dict(), allow_nan=False))) == whole
+
+
+def flood(lines: int, end: bytes = b"\n") -> bytes:
+    rows = [catalog().by_key(key) for key in ("index", "nll_loss")]
+    return b"".join(
+        rows[number % 7 == 0].render((number // 64, 0, 0), (number % 64, 0, 0)).encode() + end
+        for number in range(lines)
+    )
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_a_flood_in_one_piece_is_counted_as_line_by_line(end):
+    """Skipping repeated lines all at once loses and adds none, whatever ends the lines."""
+    data = flood(700, end)
+
+    counts = [item.count for item in parse(data)]
+
+    assert counts == [100, 600]
+
+
+def test_a_flood_costs_little_more_than_looking_at_it():
+    """Repeated lines are skipped as a block, not read one by one."""
+    row = catalog().by_key("embedding")
+    line = row.render((1, 0, 0), (2, 0, 0)).encode() + b"\n"
+    parser = AssertionParser()
+    parser.feed(line)
+
+    stopped = parser.skip_repeats(line * 1000, 0, len(line) * 1000)
+
+    assert stopped == len(line) * 1000
+    assert parser.close()[0].count == 1001
+
+
+@pytest.mark.parametrize("width", range(30, 100))
+def test_lines_wrapped_in_the_middle_of_the_path_are_read(width):
+    """Whatever is cut in two, the path's name and the line number too, the row is found."""
+    row = catalog().by_key("embedding")
+    line = row.render((1, 0, 0), (2, 0, 0))
+    pieces = [line[start : start + width] for start in range(0, len(line), width)]
+
+    (assertion,) = parse("\n".join(["loss 0.3", *pieces, "done"]).encode())
+
+    assert (assertion.known, assertion.count) == (True, 1)
+    assert assertion.expression == row.expression
+
+
+def test_an_unfinished_line_does_not_swallow_the_next_one():
+    """A cut-off line followed by a whole one are two assertions."""
+    rows = [catalog().by_key(key) for key in ("index", "nll_loss")]
+    whole = [row.render((0, 0, 0), (1, 0, 0)) for row in rows]
+
+    assertions = parse(f"{whole[0][:-12]}\n{whole[1]}\n".encode())
+
+    assert {item.expression for item in assertions} >= {rows[1].expression}
+    assert all(item.count == 1 for item in assertions)
+
+
+@pytest.mark.parametrize(
+    ("expression", "operand", "requirement"),
+    [
+        ("label >= 0 && label < n", "label", "0 <= label < n"),
+        ("row < rows", "row", "row < rows"),
+        ("(a[i] > 0 && a[i] <= b)", "a[i]", "0 < a[i] <= b"),
+        ("lo <= index && index < hi", "index", "lo <= index < hi"),
+        ("a < 5 && b < 7", "", "a < 5 && b < 7"),
+        ("false", "", "this place in the kernel must never be reached"),
+        ('false && "no " "luck"', "", "the kernel says: no luck"),
+        ('n > 0 && "n is too small\\n"', "n", "n > 0 (the kernel says: n is too small)"),
+        ("", "", "not printed: the assertion has no text"),
+        ("something went wrong", "", "the kernel says: something went wrong"),
+        ("!isnan(x)", "", "!isnan(x)"),
+    ],
+)
+def test_unknown_assertions_say_what_their_words_allow(expression, operand, requirement):
+    """Nothing is guessed: the condition, the name it compares, the message its author wrote."""
+    place = "/home/ann/ext/mine.cu:7: f: block: [0,0,0], thread: [1,0,0]"
+
+    (assertion,) = parse(f"{place} Assertion `{expression}` failed.".encode())
+
+    assert not assertion.known
+    assert not assertion.operations
+    assert (assertion.operand, assertion.requirement) == (operand, requirement)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "[rank3]: ",
+        "[rank3]:",
+        "[Rank 3] ",
+        "[default3]:",
+        "3: ",
+        "[3]: ",
+        "[1,3]<stderr>:",
+        "2026-03-01 10:00:00 [rank3]: ",
+        "rank=3) ",
+    ],
+)
+def test_the_rank_in_front_is_kept(head):
+    """Launchers have several ways to say whose line it is."""
+    (assertion,) = parse(head.encode() + LINE)
+
+    assert assertion.rank == 3
+    assert assertion.known
+
+
+@pytest.mark.parametrize("head", ["12:00:03 ", "12: 3 ", "epoch 3: 10%| ", "[3/10] ", "3 ", "[3] "])
+def test_other_numbers_in_front_are_no_rank(head):
+    """A clock, an epoch and a progress bar hold numbers as well."""
+    (assertion,) = parse(b"x " + head.encode() + LINE)
+
+    assert assertion.rank is None
+    assert assertion.known
