@@ -7,12 +7,13 @@ import json
 import platform
 import sys
 
-from benchmarks import cell, load_ext, replay
+from benchmarks import cell, explain, load_ext, replay
 
 BENCHMARKS = {
     "load_ext.vs_autoreload": load_ext,
     "cell.vs_bare": cell,
     "replay.vs_restart": replay,
+    "explain.vs_scan": explain,
 }
 
 

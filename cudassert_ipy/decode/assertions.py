@@ -18,6 +18,7 @@ from cudassert_ipy.decode.catalog import catalog, normalize
 from cudassert_ipy.decode.host_report import HostReport
 from cudassert_ipy.decode.lines import LineSplitter
 from cudassert_ipy.decode.place import is_name, place, rank_in
+from cudassert_ipy.decode.repeats import Repeats
 from cudassert_ipy.decode.salvage import find_inside
 from cudassert_ipy.decode.unescape import unescaped
 from cudassert_ipy.decode.words import words_of
@@ -38,8 +39,17 @@ MAX_UNPROVEN = 50
 
 _MAX_PLACE = 8000
 _MAX_EXPRESSION = 4000
-_MAX_REMEMBERED = 1024
-_MAX_RUNS = 4
+
+_INDEX = r"\[ ?(\d{1,10}), ?(\d{1,10}), ?(\d{1,10}) ?\]"
+# Everything is found from this anchor outwards, so that no regex has to search for a path's start
+# (which takes quadratic time on a long line without blanks).
+_ANCHOR = re.compile(
+    rf"(?P<where>block|global id): {_INDEX}, (?:thread|local id): {_INDEX}"
+    r"(?::? Assertion (?P<verbose>failed: (?=`))?)"
+    r"|(?P<hip>Device-side assertion )(?=`)"
+    r"|(?P<short>Assertion )(?=[`'\u2018])"  # without the numbers, or with garbled ones
+)
+_EXPRESSION = 4000
 
 _INDEX = r"\[ ?(\d{1,10}), ?(\d{1,10}), ?(\d{1,10}) ?\]"
 # Everything is found from this anchor outwards, so that no regex has to search for a path's start
@@ -97,7 +107,8 @@ class _Group:
         row = self.row
         values = self.values
         if row is not None:
-            operand, requirement = row.operand, row.requirement
+            operand, requirement = row.operand, row.requirement_of(self.expression)
+            values = values or row.numbers_of(self.expression)
         else:
             operand, requirement = words_of(self.expression, self.message)
         return Assertion(
@@ -124,8 +135,7 @@ class AssertionParser:
         self._splitter = LineSplitter()
         self._groups: dict[tuple[object, ...], _Group] = {}
         self._unproven: dict[tuple[object, ...], _Group] = {}
-        self._remembered: dict[tuple[bytes, bytes], _Run] = {}
-        self._runs: list[_Run] = []
+        self._repeats = Repeats()
         self._wrapped = Wrapped()
         self._report = HostReport()
 
@@ -164,13 +174,7 @@ class AssertionParser:
 
         Return where they stop. A flood of a million lines costs little more than looking at it.
         """
-        if not self._wrapped.is_open:
-            for pattern, group in self._runs:
-                run = pattern.match(text, start, end)
-                if run:
-                    group.plain_count += text.count(b"\n", start, run.end())
-                    return run.end()
-        return start
+        return start if self._wrapped.is_open else self._repeats.skip(text, start, end)
 
     def read_line(self, line: bytes) -> bool:
         """Take one line, cleaned by :class:`~cudassert_ipy.decode.lines.LineSplitter`.
@@ -184,31 +188,16 @@ class AssertionParser:
             self._parse_cut(continued.abandoned)
         if b"ssertion " not in line:
             return False
-        # A flood repeats one line with other numbers: recognize it without parsing it again.
-        start = line.find(b"block: [")
-        same = _SAME_SHAPE.match(line, start) if start >= 0 else None
-        key = (line[:start], line[same.end() :]) if same else None
-        if key is not None and key in self._remembered:
-            run = self._remembered[key]
-            run[1].plain_count += 1
-            self._runs = [run, *(other for other in self._runs if other is not run)][:_MAX_RUNS]
+        if self._repeats.is_repeat(line):
             return True
         text = line.decode("utf-8", "replace")
         groups = self._parse(text)
-        if key is not None and len(groups) == 1:
-            self._remember(key, groups[0])
+        if len(groups) == 1:
+            self._repeats.remember(line, groups[0])
         elif not groups:
             for reported in self._report.read_line(text):
                 self._add_reported(reported, rank_in(text, None))
         return False
-
-    def _remember(self, key: tuple[bytes, bytes], group: _Group) -> None:
-        if len(self._remembered) >= _MAX_REMEMBERED:
-            self._remembered.clear()
-        front, back = (re.escape(part) for part in key)
-        run = (re.compile(b"(?:" + front + _SHAPE + back + rb"\n)++"), group)
-        self._remembered[key] = run
-        self._runs = [run, *self._runs][:_MAX_RUNS]
 
     def _parse(self, text: str, *, joined: bool = False) -> list[_Group]:
         """Take all assertions on a line; ``joined``: blanks may be missing or too many in it."""
@@ -328,7 +317,6 @@ class AssertionParser:
 
 
 _Groups = dict[tuple[object, ...], _Group]
-_Run = tuple[re.Pattern[bytes], _Group]
 
 
 def _group(groups: _Groups, limit: int, new: _Group) -> _Group | None:

@@ -65,6 +65,12 @@ def rank_in(head: str, rank: int | None) -> int | None:
     return rank
 
 
+def rank_spans(head: bytes) -> list[tuple[int, int]]:
+    """Return where ``head`` says whose line it is."""
+    # Latin-1: a character for a byte, so that the positions agree.
+    return [match.span() for match in _RANK.finditer(head.decode("latin-1"))]
+
+
 def _shortened(head: str) -> tuple[str, int | None, str | None]:
     """Return what is left of file, line and function where people or other processes cut it."""
     places = list(_PLACE_SHORTENED.finditer(head))

@@ -266,6 +266,36 @@ def test_a_flood_in_one_piece_is_counted_as_line_by_line(end):
     assert counts == [100, 600]
 
 
+def test_a_flood_of_many_ranks_by_turns_is_counted_by_rank():
+    """Prefixes that are parts of each other, and none at all, keep their own counts."""
+    heads = ["", "[rank1]: ", "[rank11]: ", "x [rank1]: ", *(f"[rank{n}]: " for n in range(20, 90))]
+    line = catalog().by_key("index").render((0, 0, 0), (1, 0, 0))
+
+    assertions = parse("".join(f"{head}{line}\n" * 3 for head in heads).encode() * 5)
+
+    assert sum(item.count for item in assertions) == 15 * len(heads)
+    assert {item.rank: item.count for item in assertions} == {
+        None: 15,
+        1: 30,
+        11: 15,
+        **dict.fromkeys(range(20, 90), 15),
+    }
+
+
+@pytest.mark.parametrize("rank", ["", "[rank5]: "])
+def test_times_in_front_do_not_keep_a_flood_from_being_skipped(rank):
+    """Loggers stamp each line; the stamps differ, the line is the same."""
+    line = catalog().by_key("index").render((0, 0, 0), (1, 0, 0))
+    times = [f"2026-03-01T10:00:{number % 60}.{number}Z stderr F " for number in range(1000)]
+    data = "".join(f"{time}{rank}{line}\n" for time in times).encode()
+    parser = AssertionParser()
+    parser.feed(data[: data.index(b"\n") + 1])
+
+    assert parser.skip_repeats(data, 0, len(data)) == len(data)
+    (assertion,) = parser.close()
+    assert (assertion.count, assertion.rank) == (1001, 5 if rank else None)
+
+
 def test_a_flood_costs_little_more_than_looking_at_it():
     """Repeated lines are skipped as a block, not read one by one."""
     row = catalog().by_key("embedding")
