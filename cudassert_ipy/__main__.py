@@ -1,7 +1,7 @@
-"""``python -m cudassert_ipy explain [FILE|-] [--json]``: read a log, say what went wrong.
+"""``python -m cudassert_ipy explain [FILE ...|-] [--json|--markdown]``: say what went wrong.
 
-Exit status: 0 for a fatal or suspicious CUDA error, 1 for none, 2 for input that cannot be used.
-Imports no torch.
+Exit status as of grep: 2 if any input cannot be used, else 0 if a CUDA error was found in any, else
+1. Imports no torch.
 """
 
 from __future__ import annotations
@@ -11,112 +11,122 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy import messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cudassert_ipy.model import Failure
+    from cudassert_ipy.decode.document import Document
+    from cudassert_ipy.decode.versions import VersionScanner
 
-_CHUNK = 1 << 20
-_MAX_NOTEBOOK = 200 * 1024 * 1024
-_SAMPLE = 64 * 1024
-# Controls that text may hold: \a \b \t \n \v \f \r and escape.
-_NOT_TEXT = bytes(set(range(32)) - {7, 8, 9, 10, 11, 12, 13, 27})
-_MAX_CONTROL_SHARE = 0.05
-
-
-class UnusableInput(Exception):  # noqa: N818  (a reason, not a defect)
-    """The input cannot be read as text; the message says why."""
+_FOUND, _NOTHING_FOUND, _UNUSABLE, _INTERRUPTED = 0, 1, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line ``arguments`` (default: of this process); return the exit status."""
+    options = _parse(arguments)
+    try:
+        return _explain(options)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m cudassert_ipy", description=messages.CLI)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     command = commands.add_parser(
-        "explain", help=messages.CLI_EXPLAIN, description=messages.CLI_EXPLAIN
+        "explain",
+        help=messages.CLI_EXPLAIN,
+        description=messages.CLI_EXPLAIN,
+        epilog=messages.CLI_STATUS,
     )
-    command.add_argument("file", nargs="?", default="-", metavar="FILE", help=messages.CLI_FILE)
-    command.add_argument("--json", action="store_true", help=messages.CLI_JSON)
+    command.add_argument("files", nargs="*", metavar="FILE", help=messages.CLI_FILE)
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help=messages.CLI_JSON)
+    form.add_argument("--markdown", action="store_true", help=messages.CLI_MARKDOWN)
     options, unknown = parser.parse_known_args(arguments)
     if unknown:  # said by the subcommand, whose usage lists what it accepts
         command.error(messages.CLI_UNKNOWN.format(arguments=" ".join(unknown)))
-    try:
-        failure, place = _decode(options.file)
-    except (UnusableInput, OSError) as error:
-        sys.stderr.write(messages.CLI_UNUSABLE.format(file=options.file, reason=_reason(error)))
-        return 2
-    _write(failure, place, as_json=options.json)
-    return 1 if failure.kind == "not_cuda" else 0
+    return options
 
 
-def _decode(name: str) -> tuple[Failure, str]:
-    """Return the failure, and for a notebook the cell that it is from."""
-    if name == "-":
-        return _decode_stream(sys.stdin.buffer, name)
-    with Path(name).open("rb") as stream:
-        return _decode_stream(stream, name)
+def _explain(options: argparse.Namespace) -> int:
+    from cudassert_ipy.decode.document import UnusableInput
+    from cudassert_ipy.decode.versions import VersionScanner
+    from cudassert_ipy.report.clean import clean_line
+
+    files = options.files or ["-"]
+    records: list[dict[str, Any]] = []
+    unusable = found = False
+    for number, file in enumerate(files):
+        name = messages.CLI_STANDARD_INPUT if file == "-" else clean_line(file)
+        versions = VersionScanner() if options.markdown else None
+        try:
+            document = _read(file, versions)
+        except (UnusableInput, OSError, ValueError) as error:
+            sys.stderr.write(messages.CLI_UNUSABLE.format(file=name, reason=_reason(file, error)))
+            unusable = True
+            continue
+        found = found or document.failure.kind != "not_cuda"
+        if document.note:
+            sys.stderr.write(messages.CLI_NOTE.format(file=name, note=document.note))
+        if options.json:
+            records.append(_record(name, document))
+        else:
+            title = name if len(files) > 1 else ""
+            blank = "\n" if title and number else ""
+            found_versions = versions.found if versions else None
+            _write(blank + _text(document, title, found_versions))
+    if options.json and len(files) > 1:
+        _write(json.dumps(records, indent=2))
+    elif records:
+        _write(json.dumps(records[0]["failure"], indent=2))
+    return _UNUSABLE if unusable else _FOUND if found else _NOTHING_FOUND
 
 
-def _decode_stream(stream: BinaryIO, name: str) -> tuple[Failure, str]:
-    """Decode UTF-8 text: plain, UTF-16 with its mark (PowerShell), or a notebook."""
-    from cudassert_ipy.decode.failure import TextDecoder, decode_text
-    from cudassert_ipy.decode.notebook_file import is_notebook
+def _read(file: str, versions: VersionScanner | None) -> Document:
+    from cudassert_ipy.decode.document import UnusableInput, read_document
 
-    first = stream.read(_CHUNK)
-    if first[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return decode_text((first + stream.read()).decode("utf-16", "replace")), ""
-    sample = first[:_SAMPLE]
-    controls = len(sample) - len(sample.translate(None, _NOT_TEXT))
-    if controls > len(sample) * _MAX_CONTROL_SHARE:
-        raise UnusableInput(messages.CLI_BINARY)
-    if name.endswith(".ipynb") or is_notebook(first):
-        return _decode_notebook(first + stream.read(_MAX_NOTEBOOK))
-    decoder = TextDecoder()
-    while first:
-        decoder.feed(first)
-        first = stream.read(_CHUNK)
-    return decoder.close(), ""
+    if file != "-":
+        with Path(file).open("rb") as stream:
+            return read_document(stream, file, versions=versions)
+    if sys.stdin is None:
+        raise UnusableInput(messages.CLI_NO_INPUT)
+    if sys.stdin.isatty():
+        sys.stderr.write(messages.CLI_TERMINAL)
+    return read_document(sys.stdin.buffer, file, versions=versions)
 
 
-def _decode_notebook(data: bytes) -> tuple[Failure, str]:
-    from cudassert_ipy.decode.failure import decode_text
-    from cudassert_ipy.decode.notebook_file import cell_outputs
-
-    try:
-        cells = cell_outputs(data)
-    except ValueError as error:
-        raise UnusableInput(str(error)) from error
-    failure = decode_text(b"\n".join(cell.text for cell in cells))
-    if failure.kind == "not_cuda":
-        return failure, ""
-    for cell in cells:
-        own = decode_text(cell.text)
-        if own.kind != "not_cuda" and own.sticky == failure.sticky:
-            count = cell.execution_count
-            unnumbered = messages.UNNUMBERED_CELL.format(position=cell.position)
-            return failure, unnumbered if count is None else messages.cell(count)
-    return failure, ""
-
-
-def _reason(error: Exception) -> str:
+def _reason(file: str, error: Exception) -> str:
+    if isinstance(error, FileNotFoundError) and set("*?[") & set(file):
+        return messages.CLI_NO_MATCH  # the shell left the pattern as it is
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
-def _write(failure: Failure, place: str, *, as_json: bool) -> None:
-    if as_json:
-        text = json.dumps(failure.to_dict(), indent=2)
-    else:
-        from cudassert_ipy.report.text import render_failure
+def _record(name: str, document: Document) -> dict[str, Any]:
+    failure = document.failure.to_dict()
+    return {"file": name, "place": document.place or None, "failure": failure}
 
-        text = render_failure(failure)
-        if place:
-            text = f"{place}:\n{text}"
+
+def _text(document: Document, title: str, versions: dict[str, str] | None) -> str:
+    """Return the document for people; with ``versions`` as Markdown."""
+    failure, place = document.failure, document.place
+    if versions is not None:
+        from cudassert_ipy.report.markdown import render_failure_markdown
+
+        return render_failure_markdown(failure, title=title, place=place, versions=versions)
+    from cudassert_ipy.report.text import render_failure
+
+    heading = messages.CLI_HEADING.format(file=title) + "\n" if title else ""
+    in_cell = f"{place}:\n" if place else ""
+    return heading + in_cell + render_failure(failure)
+
+
+def _write(text: str) -> None:
     try:
-        sys.stdout.buffer.write(text.encode("utf-8", "replace") + b"\n")
+        sys.stdout.buffer.write(text.rstrip("\n").encode("utf-8", "replace") + b"\n")
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has seen enough. Python would complain once more when it flushes at exit.

@@ -28,6 +28,89 @@ DEAD_TENSOR = "<{tensor}, lost: context dead since {cell}>"
 
 UNNUMBERED_CELL = "cell {position} from the top"
 
+CLI = "Explain CUDA failures of PyTorch programs."
+CLI_EXPLAIN = "Say what went wrong according to logs, tracebacks, notebooks or saved web pages."
+CLI_STATUS = (
+    "Exit status: 0 if a CUDA error was found, 1 if none was, 2 if an input cannot be used."
+)
+CLI_FILE = "the files to read, also packed with gzip; - or nothing: standard input"
+CLI_JSON = "print the failure as JSON; for several files an array of file, place, failure"
+CLI_MARKDOWN = "print Markdown to paste into a bug report; read it before you do"
+CLI_UNUSABLE = "cannot explain {file}: {reason}\n"
+CLI_NOTE = "{file}: {note}\n"
+CLI_UNKNOWN = "unrecognized arguments: {arguments}"
+CLI_TERMINAL = (
+    "Reading from the terminal; paste the text, then press Ctrl-D. (--help shows more.)\n"
+)
+CLI_STANDARD_INPUT = "standard input"
+CLI_NO_INPUT = "there is no standard input"
+CLI_NO_MATCH = "no file matches"
+CLI_BINARY = "it is not text"
+CLI_PACKED = "it is packed ({name}); unpack it first"
+CLI_DAMAGED = "it is damaged gzip data ({error})"
+CLI_CUT_OFF = "the packed file ends too early; what there is was read"
+CLI_TOO_LARGE_UNPACKED = "it unpacks to more than 2 GB; unpack it and pipe it in"
+CLI_TOO_LARGE_NOTEBOOK = "it is larger than 200 MB, too large for a notebook"
+CLI_EMPTY = "it is empty"
+CLI_HEADING = "== {file} =="
+
+LOG_LAST = "The last exception: {message:code}"
+LOG_ASSERT_OPERAND = "Device-side assert in {operations}: its check of the {operand} failed."
+LOG_ASSERT_IN = "Device-side assert in {operations}: a check on the GPU failed."
+LOG_ASSERT = "Device-side assert: a check in a GPU kernel failed."
+LOG_ASSERT_NOT_SEEN = (
+    "Device-side assert: a check in a GPU kernel failed; which one is not in here."
+)
+LOG_SIMILAR = "the like"
+LOG_OTHER_IN = "in {operations}"
+LOG_VERDICTS = {
+    "illegal_memory_access": "Illegal memory access: a GPU kernel used memory outside its tensors.",
+    "misaligned_address": "Misaligned address: a GPU kernel used an address that does not fit its "
+    "data type.",
+    "illegal_instruction": "Illegal instruction: the GPU met code that it cannot run.",
+    "launch_failure": "Unspecified launch failure: a GPU kernel crashed.",
+    "launch_timeout": "A GPU kernel was ended because it ran too long.",
+    "hardware_error": "The GPU reported a hardware fault.",
+    "ecc_error": "The GPU found a memory error that it cannot correct (ECC).",
+    "library_error": "A CUDA library (cuBLAS, cuDNN, NCCL …) failed.",
+    "out_of_memory": "Out of GPU memory.",
+    "no_kernel_image": "This build of PyTorch or of an extension has no code for this GPU.",
+    "out_of_resources": "A GPU kernel asked for more resources than the GPU has.",
+    "fork_after_init": "CUDA was used in a forked process.",
+    "cuda_error": "CUDA reported an error.",
+}
+LOG_STATES = {
+    "dead": "That process's {device} context is dead.",
+    "alive": "It leaves the {device} context alive.",
+    "unknown": "It may have killed the {device} context; the text does not tell.",
+}
+LOG_CHILD = "It happened in a child process."
+LOG_CHILD_DEAD = (
+    "It happened in a child process, whose {device} context is dead; its parent's is not affected."
+)
+LOG_PLACE = "({place})"
+LOG_PLACE_PYTORCH = "(PyTorch's {place})"
+LOG_ONE_THREAD = "1 GPU thread"
+LOG_THREADS = "{count} GPU threads"
+LOG_RANK = "rank {ranks}"
+LOG_RANKS = "ranks {ranks}"
+LOG_VERSIONS = {
+    "torch": "torch",
+    "cuda": "CUDA",
+    "rocm": "ROCm",
+    "driver": "driver",
+    "python": "Python",
+}
+LOG_RULED_OUT = {
+    "known_assertion": "a wrong shape or dtype (these raise before the launch); a lack of GPU memory "
+    "(it has an error of its own, which kills no context)",
+    "device_assert": "a lack of GPU memory (it has an error of its own, which kills no context)",
+    "ecc_error": "a bad index or label",
+    "hardware_error": "a bad index or label",
+    "fork_after_init": "a bad index or label",
+    "alive": "an earlier device-side assert in that process (CUDA would have reported that instead)",
+}
+
 # --- assertions that the catalogue does not know --------------------------------------------------
 
 ASSERTION_SAYS = "the kernel says: {words}"
@@ -235,8 +318,6 @@ NOTICED_BLOCKING = "Launches were blocking, so this is the line that launched th
 CONTEXT_UNKNOWN = "Whether the CUDA context is dead cannot be told from this text."
 CONTEXT_GUARD = "Stopped before the launch, so the CUDA context is alive; no restart is needed."
 CONTEXT_RESTARTED = "The kernel was restarted and its CUDA context is alive."
-CONTEXT_DEAD_LOG = "The CUDA context of that process is dead: it has to be started again."
-CONTEXT_ALIVE_LOG = "The CUDA context of that process survives this; no restart is needed for it."
 IN_CHILD = "It happened in a child process (a DataLoader worker, for example)."
 NO_CUDA_IN_TEXT = "No CUDA error found in this text."
 CHECKED_GOOD = "Nothing out of range: {count} tensors checked"
@@ -352,6 +433,10 @@ LABELS = {
     "frames": "Called from",
     "versions": "Versions",
     "positions": "Positions",
+    "also": "Also failed",
+    "causes": "Likely",
+    "printed": "Values",
+    "ruled_out": "Ruled out",
 }
 DETAILS_ASSERTION = "The CUDA error itself"
 DETAILS_POSITIONS = "The first {count} of {total} positions"
@@ -540,84 +625,133 @@ OPERAND_SUBSTITUTE = "  note    these values are partly substitutes: the real on
 
 # --- decode --------------------------------------------------------------------------------------
 
-CLI = "Explain CUDA failures of PyTorch programs."
-CLI_EXPLAIN = "Say what went wrong according to a log, a traceback or a notebook."
-CLI_FILE = "the file to read (a notebook's outputs are read); - or nothing: standard input"
-CLI_JSON = "print the failure as JSON"
-CLI_UNUSABLE = "cannot explain {file}: {reason}\n"
-CLI_UNKNOWN = "unrecognized arguments: {arguments}"
-CLI_BINARY = "it is not text"
-
 ADVICE_CAUSES = "Typical causes, most frequent first: {causes}."
 ADVICE_ON_CPU = (
     "Run the same step on the CPU: most bad indices, labels and probabilities raise a clear "
     "error there."
 )
+ADVICE_FIND_ASSERTION = (
+    "Look on stderr for a line with 'Assertion': it says what was checked. Colab and other servers"
+    " put it into the runtime's log."
+)
+ADVICE_UNKNOWN_ASSERTION = (
+    "This check is not one of PyTorch's that are known here: read its condition. The same step on"
+    " the CPU, or without torch.compile, may raise a clear error."
+)
+ADVICE_INTERNAL = (
+    "This check guards an assumption of the library itself: your values need not be at fault. Try"
+    " the step without torch.compile, or another version of the library."
+)
+ADVICE_OWN = "The program itself asked for this check (torch._assert_async or a kernel of its own)."
 ADVICE_RESTART = (
     "Restart the kernel (or the process). Nothing else revives a dead CUDA context: "
     "empty_cache(), del and gc.collect() cannot."
 )
+ADVICE_RESTART_OTHER = (
+    "Restart the kernel (or the process): after this error the GPU cannot be used again in it."
+)
 ADVICE_EXACT_LINE = {
     "cuda": (
-        "The traceback shows where Python noticed, not where it happened. For the exact line,"
-        " set CUDA_LAUNCH_BLOCKING=1 in the environment after the restart and before anything"
-        " uses CUDA."
+        "The traceback shows where Python noticed, not where it happened. For the exact line, set"
+        " CUDA_LAUNCH_BLOCKING=1 after the restart and before CUDA is used: `%env"
+        " CUDA_LAUNCH_BLOCKING=1` in the first cell (`!export` has no effect), or in front of the"
+        " command."
     ),
     "hip": (
-        "The traceback shows where Python noticed, not where it happened. For the exact line,"
-        " set AMD_SERIALIZE_KERNEL=3 in the environment after the restart and before anything"
-        " uses the GPU."
+        "The traceback shows where Python noticed, not where it happened. For the exact line, set"
+        " AMD_SERIALIZE_KERNEL=3 after the restart and before the GPU is used: `%env"
+        " AMD_SERIALIZE_KERNEL=3` in the first cell (`!export` has no effect), or in front of the"
+        " command."
     ),
     "xpu": "The traceback shows where Python noticed, not where it happened.",
 }
+ADVICE_EXACT_LINE_DISTRIBUTED = (
+    "The traceback shows where Python noticed, not where it happened. CUDA_LAUNCH_BLOCKING=1 may"
+    " hang with NCCL or DataParallel: look for the exact line with it in a run on one GPU."
+)
 ADVICE_DSA = (
     "Ignore the line about TORCH_USE_CUDA_DSA: it is a compile-time switch; as an environment"
     " variable it does nothing."
 )
 ADVICE_CHILD = "It happened in a child process; the CUDA context of this process is not affected."
+ADVICE_FOR_A_LOG = (
+    ADVICE_RESTART,
+    ADVICE_RESTART_OTHER,
+    ADVICE_CHILD,
+    ADVICE_EXACT_LINE_DISTRIBUTED,
+    *ADVICE_EXACT_LINE.values(),
+)
 ADVICE_ALIVE = "No restart is needed: this error leaves the CUDA context alive."
 ADVICE_UNSURE = (
     "This error alone does not tell whether the CUDA context is alive. If "
     "torch.cuda.synchronize() raises too, restart."
 )
+ADVICE_NOT_STARTED = (
+    "CUDA did not start, so there is no context to lose: nothing in your tensors is at fault. Look"
+    " at `nvidia-smi`, the driver's version and CUDA_VISIBLE_DEVICES; then start a new process."
+)
+ADVICE_FORK_SUSPECTED = (
+    "In a process that was forked (a DataLoader worker, multiprocessing) this means that CUDA was"
+    " used before the fork: start it with the 'spawn' method."
+)
+ADVICE_DRIVER_LOST = (
+    "If `nvidia-smi` fails as well, or this began after the computer slept, a restart of the kernel"
+    " is not enough: reload the driver (nvidia_uvm) or restart the machine."
+)
+ADVICE_CAPTURE = (
+    "No restart is needed: an operation that a CUDA graph cannot record ran while one was recorded"
+    " (a copy to the CPU, .item(), print)."
+)
+ADVICE_XPU_LOST = (
+    "The driver lost the GPU: a kernel hung, crashed or ran out of memory. Try a smaller batch and"
+    " a newer driver."
+)
+ADVICE_ROCM_ABORT = "ROCm ends the process at such an error: start it again."
+ADVICE_POSSIBLE_BUG = "If the data is good: {bug}"
 ADVICE_BY_KIND = {
     "illegal_memory_access": (
-        "A kernel read or wrote outside its memory; CUDA prints no assertion for that. "
-        "Suspects: bad indices in operations without a check (ctc_loss, sparse tensors), "
-        "custom kernels, a bug in a library. compute-sanitizer names the kernel."
+        "A kernel used memory outside its tensors; no assertion is printed for that. Suspects:"
+        " custom kernels, bad indices in operations without a check (ctc_loss, sparse tensors), a"
+        " bug in a library. `compute-sanitizer python script.py` names the kernel."
     ),
     "misaligned_address": (
-        "A kernel used a misaligned address: a bug in a kernel or a broken pointer, rarely data."
+        "A kernel used a misaligned address: a bug in a custom kernel or a library, rarely your"
+        " data. `compute-sanitizer python script.py` names the kernel."
     ),
     "illegal_instruction": (
-        "A kernel was broken or built for another GPU: suspect custom kernels and the driver."
+        "A kernel was broken or built for another GPU: suspect custom kernels and the driver, not"
+        " your data."
     ),
     "launch_failure": (
-        "A kernel crashed without saying why. On AMD GPUs this may be a device-side assert; "
-        "else suspect custom kernels, memory errors and the driver. compute-sanitizer names "
-        "the kernel."
+        "A kernel crashed without saying why: suspect custom kernels, memory errors and the driver."
+        " `compute-sanitizer python script.py` names the kernel; if `nvidia-smi` shows ERR, restart"
+        " the machine."
     ),
     "launch_timeout": (
-        "A kernel ran longer than the operating system allows on a GPU that also drives a "
-        "display: use smaller batches or another GPU."
+        "A kernel ran longer than the system allows on a GPU that also drives a display: use smaller"
+        " batches, another GPU, or raise the limit (on Windows: TdrDelay)."
     ),
     "hardware_error": (
-        "Suspect the GPU, its link or its driver: look at `dmesg` (Xid) and `nvidia-smi -q`."
+        "Not your code: suspect the GPU, its link or its driver. Look at `dmesg` (Xid) and"
+        " `nvidia-smi -q`; if it comes back, use another GPU."
     ),
-    "ecc_error": ("The GPU's memory failed: look at `nvidia-smi -q -d ECC` and try another GPU."),
+    "ecc_error": (
+        "Not your code: the GPU's memory failed. Look at `nvidia-smi -q -d ECC`; another GPU or a"
+        " reset of this one is needed, a restart of the kernel alone may not help."
+    ),
     "library_error": (
-        "This text alone cannot tell: it may follow a device-side assert, or a shortage of "
-        "memory. Look for a line with 'Assertion' earlier on stderr. If "
-        "torch.cuda.synchronize() raises too, restart; else the context is alive."
+        "This text alone does not tell the cause: it may follow a device-side assert, or a shortage"
+        " of memory. What decides: a line with 'Assertion' earlier on stderr, the free memory in"
+        " `nvidia-smi`, and whether torch.cuda.synchronize() raises too (then restart)."
     ),
     "out_of_memory": (
         "No restart is needed: free tensors that you do not need (an exception's traceback "
         "keeps its tensors alive), or use a smaller batch."
     ),
     "no_kernel_image": (
-        "No restart is needed: this build of PyTorch or of an extension has no code for this "
-        "GPU. Install one that has; compare torch.cuda.get_arch_list() with "
-        "torch.cuda.get_device_capability()."
+        "No restart is needed for the GPU: this build of PyTorch or of an extension has no code for"
+        " it. Install one that has; compare torch.cuda.get_arch_list() with"
+        " torch.cuda.get_device_capability()."
     ),
     "out_of_resources": (
         "No restart is needed: a kernel asks for more threads, registers or shared memory "
@@ -628,6 +762,39 @@ ADVICE_BY_KIND = {
         "'spawn' method, or do not touch CUDA in them."
     ),
 }
+ADVICE_BY_KIND_HIP = {
+    "launch_failure": (
+        "A kernel crashed. On AMD GPUs this may be a failed check of an index or label: run the"
+        " same step on the CPU, which raises a clear error for most. Else suspect custom kernels"
+        " and the driver."
+    ),
+    "illegal_memory_access": (
+        "A kernel used memory outside its tensors. Many builds for AMD GPUs do not check indices:"
+        " run the same step on the CPU, which raises a clear error for most bad ones. Else suspect"
+        " custom kernels and the driver."
+    ),
+    "no_kernel_image": (
+        "No restart is needed for the GPU: this build of PyTorch or of an extension has no code for"
+        " it. Install one that has; torch.cuda.get_arch_list() shows the supported ones."
+    ),
+}
+
+BUG_NO_ASSERTS = (
+    "torch {version} was built without the checks of CUDA kernels, so a bad index crashes or gives"
+    " garbage ({thread}); 1.5.1 has them again."
+)
+BUG_RANDPERM = (
+    "torch.randperm on the GPU may return wrong indices in torch {version} with CUDA 11 ({thread}),"
+    " one possibility; make them on the CPU, or use 1.9."
+)
+BUG_NLL_BACKWARD = (
+    "cross_entropy takes tensors that are not contiguous wrongly in torch {version} ({thread}), one"
+    " possibility; call .contiguous() on its input and target, or use 1.10.1."
+)
+BUG_INDUCTOR = (
+    "torch.compile with dynamic shapes may check a good index against a wrong bound in torch"
+    " {version} ({thread}), one possibility; run the step without torch.compile to compare."
+)
 
 # --- replay --------------------------------------------------------------------------------------
 

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 from cudassert_ipy import messages
 from cudassert_ipy.report.clean import clean_line, hide_home
+from cudassert_ipy.report.log import log_view, printed_lines, ruled_out
 from cudassert_ipy.report.numbers import count
 from cudassert_ipy.report.private import without_values
 from cudassert_ipy.report.tensors import tensor_lines
 from cudassert_ipy.report.view import view
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from cudassert_ipy.model import Diagnosis
+    from cudassert_ipy.model import Diagnosis, Failure
     from cudassert_ipy.report.parts import Row
     from cudassert_ipy.report.phrase import Part, Phrase
     from cudassert_ipy.report.source import MarkedSource
@@ -53,6 +54,40 @@ def render_markdown(diagnosis: Diagnosis, *, show_values: bool = True) -> str:
     return "\n".join(lines) + "\n"
 
 
+def render_failure_markdown(
+    failure: Failure,
+    *,
+    title: str = "",
+    place: str = "",
+    versions: Mapping[str, str] | None = None,
+) -> str:
+    """Return the failure that was found in a log as short Markdown, safe to paste like the other.
+
+    ``title`` is the name of the log, ``place`` the notebook cell, ``versions`` what the log says of
+    torch and the rest.
+    """
+    said = log_view(failure)
+    heading = f": {_code(clean_line(title))}" if title else ""
+    lines = [f"### {messages.MARKDOWN_TITLE}{heading}", "", _say(said.verdict), ""]
+    if said.found:
+        lines += [*_block("text", printed_lines(failure)), ""]
+    facts = [
+        (messages.LABELS["noticed"], place),
+        (messages.LABELS["must_hold"], next((a.requirement for a in failure.assertions), "")),
+        (messages.LABELS["ruled_out"], ruled_out(failure)),
+        (messages.LABELS["versions"], _versions(versions or {})),
+    ]
+    facts = [(label, _plain(clean_line(text, 600))) for label, text in facts if text]
+    if facts:
+        lines += [*(f"- **{label}:** {text}" for label, text in facts), ""]
+    lines.append(f"*{messages.REPORT_FOOTER}*")
+    return "\n".join(lines) + "\n"
+
+
+def _versions(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{messages.LOG_VERSIONS[name]} {text}" for name, text in versions.items())
+
+
 def _say(item: Phrase) -> str:
     return "".join(_part(part) for part in item)
 
@@ -86,13 +121,18 @@ def _rows(rows: Iterable[Row]) -> list[str]:
 
 
 def _source(source: MarkedSource) -> list[str]:
-    text = hide_home(source.text)
-    longest = max((len(run) for run in _BACKTICKS.findall(text)), default=0)
-    fence = "`" * max(longest + 1, 3)
-    lines = [f"{fence}python", text]
-    if source.marked and text == source.text:
+    lines = [source.text]
+    if source.marked and hide_home(source.text) == source.text:
         lines.append(" " * len(source.before) + "^" * len(source.marked))
-    return [*lines, fence]
+    return _block("python", lines)
+
+
+def _block(language: str, lines: Iterable[str]) -> list[str]:
+    """Return a code block whose fence is longer than any run of backticks in it."""
+    shown = [hide_home(line) for line in lines]
+    longest = max((len(run) for line in shown for run in _BACKTICKS.findall(line)), default=0)
+    fence = "`" * max(longest + 1, 3)
+    return [f"{fence}{language}", *shown, fence]
 
 
 def _tensors(diagnosis: Diagnosis) -> list[str]:

@@ -6,8 +6,8 @@ from io import StringIO
 from typing import TYPE_CHECKING
 
 from cudassert_ipy import messages
-from cudassert_ipy.model import Diagnosis, Failure
 from cudassert_ipy.report.clean import cut
+from cudassert_ipy.report.log import log_view
 from cudassert_ipy.report.numbers import count
 from cudassert_ipy.report.phrase import as_text
 from cudassert_ipy.report.picture import text_bar
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from cudassert_ipy.model import Diagnosis, Failure
     from cudassert_ipy.report.parts import Row
     from cudassert_ipy.report.source import MarkedSource
 
@@ -49,11 +50,19 @@ def render_text(diagnosis: Diagnosis, *, width: int = 88, show_values: bool = Tr
 
 
 def render_failure(failure: Failure, *, width: int = 88) -> str:
-    """Return the failure that was found in a log as text; nothing in it speaks of "this kernel"."""
-    diagnosis = Diagnosis(failure=failure, context=failure.context)
+    """Return the failure that was found in a log as text; nothing in it speaks of "this kernel".
+
+    The first line is the verdict, then what it rests on, then what to do. At least 40 columns wide.
+    """
+    said = log_view(failure)
+    verdict = as_text(said.verdict, "`")
+    if not said.found:
+        return verdict
     console = _console(width)
-    _print_view(console, view(diagnosis, in_kernel=False))
-    return _finish(console)
+    _print_rows(console, _labeled(said.rows, console.width))
+    _print_rows(console, [(messages.LABELS["next"], step) for step in said.steps], bullet="-")
+    # The first line stays whole, for `head -1`.
+    return f"{SIGNS['bad']} {verdict}\n\n{_finish(console)}".rstrip()
 
 
 def _console(width: int) -> Console:
@@ -111,7 +120,7 @@ def _labeled(rows: Iterable[Row], width: int) -> list[tuple[str, str]]:
     ]
 
 
-def _print_rows(console: Console, rows: list[tuple[str, str]]) -> None:
+def _print_rows(console: Console, rows: list[tuple[str, str]], *, bullet: str = "") -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -119,10 +128,13 @@ def _print_rows(console: Console, rows: list[tuple[str, str]]) -> None:
         return
     grid = Table.grid(padding=(0, 1, 0, 2))
     grid.add_column(width=_LABEL_WIDTH, no_wrap=True)
+    if bullet:
+        grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     previous = ""
     for label, text in rows:
-        grid.add_row(Text("" if label == previous else label), Text(text))
+        marks = [Text(bullet)] if bullet else []
+        grid.add_row(Text("" if label == previous else label), *marks, Text(text))
         previous = label
     console.print(grid)
 

@@ -30,9 +30,7 @@ SIGNS: dict[Tone, str] = {"bad": "✗", "good": "✓", "unsure": "?", "quiet": "
 
 _MAX_ASSERTIONS = 5
 # In a kernel the rows about the context and the next steps say the same, about this kernel.
-_SAID_BETTER = frozenset(
-    {messages.ADVICE_RESTART, messages.ADVICE_CHILD, *messages.ADVICE_EXACT_LINE.values()}
-)
+_SAID_BETTER = frozenset(messages.ADVICE_FOR_A_LOG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +50,9 @@ class View:
     details: tuple[Detail, ...] = ()
 
 
-def view(diagnosis: Diagnosis, *, in_kernel: bool = True) -> View:
-    """Return what there is to say; ``in_kernel`` is false for a log of some other process."""
-    if is_short(diagnosis, in_kernel=in_kernel):
+def view(diagnosis: Diagnosis) -> View:
+    """Return what there is to say."""
+    if is_short(diagnosis):
         return _short(diagnosis)
     finding, failure = diagnosis.finding, diagnosis.failure
     if finding is None and failure is None and diagnosis.replay is None:
@@ -74,22 +72,19 @@ def view(diagnosis: Diagnosis, *, in_kernel: bool = True) -> View:
         kept = ("noticed", "message", "note")
         printed = [
             item
-            for item in failure_rows(diagnosis, in_kernel=in_kernel)
+            for item in failure_rows(diagnosis)
             if item.label in {messages.LABELS[key] for key in kept}
         ] + printed
     elif diagnosis.replay is not None:
         outcome = diagnosis.replay.outcome
         title, tone = phrase(messages.REPLAY_TITLES[outcome]), "unsure"
         rows += replay_rows(diagnosis)
-        printed = failure_rows(diagnosis, in_kernel=in_kernel) + printed
+        printed = failure_rows(diagnosis) + printed
     else:
-        rows += failure_rows(diagnosis, in_kernel=in_kernel)
-    rows += _context(diagnosis, in_kernel=in_kernel)
-    if failure is not None and failure.assertions and not in_kernel:
-        rows += printed  # a log is read by somebody who looks for just this
-    else:
-        summary = messages.DETAILS_ASSERTION if failure is not None else messages.DETAILS_VERSIONS
-        details.append(Detail(summary, tuple(printed)))
+        rows += failure_rows(diagnosis)
+    rows += _context(diagnosis)
+    summary = messages.DETAILS_ASSERTION if failure is not None else messages.DETAILS_VERSIONS
+    details.append(Detail(summary, tuple(printed)))
     return View(
         tone=tone,
         title=title,
@@ -98,19 +93,19 @@ def view(diagnosis: Diagnosis, *, in_kernel: bool = True) -> View:
         short=False,
         source=source,
         rows=tuple(rows),
-        steps=tuple(_steps(diagnosis)) if in_kernel else (),
+        steps=tuple(_steps(diagnosis)),
         details=tuple(detail for detail in details if detail.rows),
     )
 
 
-def is_short(diagnosis: Diagnosis, *, in_kernel: bool = True) -> bool:
+def is_short(diagnosis: Diagnosis) -> bool:
     """Return whether one line says it all: an innocent cell, or an error that kills nothing."""
     if diagnosis.finding is not None or diagnosis.replay is not None:
         return False
     if diagnosis.failure is None or diagnosis.failure.kind == "not_cuda":
         return not diagnosis.tensors
-    # Under a notebook cell the traceback tells the rest; a log is explained on its own.
-    return in_kernel and (diagnosis.cell.innocent or diagnosis.context == "alive")
+    # The traceback tells the rest.
+    return diagnosis.cell.innocent or diagnosis.context == "alive"
 
 
 def _short(diagnosis: Diagnosis) -> View:
@@ -157,7 +152,7 @@ def _operations(assertion: Assertion) -> list[str]:
     return [clean_line(name, 80) for name in assertion.operations[:6]]
 
 
-def failure_rows(diagnosis: Diagnosis, *, in_kernel: bool = True) -> list[Row]:
+def failure_rows(diagnosis: Diagnosis) -> list[Row]:
     """Return the rows about the error itself: in words, decoded, and where Python noticed it."""
     failure = diagnosis.failure
     if failure is None:
@@ -180,7 +175,7 @@ def failure_rows(diagnosis: Diagnosis, *, in_kernel: bool = True) -> list[Row]:
             at.append(code(clean_line(noticed.source.strip(), 100)))
         place = join([*at])
         rows.append(row("noticed", join([*([place] if place else []), phrase(why)], " · ")))
-    advice = [text for text in failure.advice if not (in_kernel and text in _SAID_BETTER)]
+    advice = [text for text in failure.advice if text not in _SAID_BETTER]
     return [*rows, *(row("advice", plain(text)) for text in advice[:4])]
 
 
@@ -275,11 +270,9 @@ def replay_rows(diagnosis: Diagnosis) -> list[Row]:
     return [*rows, row("replay", how)]
 
 
-def _context(diagnosis: Diagnosis, *, in_kernel: bool) -> list[Row]:
+def _context(diagnosis: Diagnosis) -> list[Row]:
     state = diagnosis.context
     if state == "dead":
-        if not in_kernel:
-            return [row("context", phrase(messages.CONTEXT_DEAD_LOG))]
         rows = [row("context", phrase(messages.CONTEXT_DEAD))]
         if diagnosis.finding is None and diagnosis.replay is None:
             rows.append(row("lost", join([phrase(messages.LOST), phrase(messages.KEPT)])))
@@ -288,8 +281,7 @@ def _context(diagnosis: Diagnosis, *, in_kernel: bool) -> list[Row]:
         replay = diagnosis.replay
         if replay is not None and replay.state == "guard" and replay.where == "cpu":
             return []  # no device took part
-        text = _alive(diagnosis) if in_kernel else messages.CONTEXT_ALIVE_LOG
-        return [row("context", phrase(text))]
+        return [row("context", phrase(_alive(diagnosis)))]
     return [row("context", phrase(messages.CONTEXT_UNKNOWN))]
 
 

@@ -209,7 +209,7 @@ def test_log_does_not_speak_of_this_kernel() -> None:
 
     assert "kernel's" not in shown
     assert "%cuda_debug" not in shown
-    assert "The CUDA context of that process is dead" in shown
+    assert "That process's CUDA context is dead" in shown
 
 
 def test_log_of_a_live_context_is_explained_in_full() -> None:

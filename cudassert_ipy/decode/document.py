@@ -1,0 +1,210 @@
+"""A file that somebody hands in: what it is (log, notebook, web page, packed), and its failure.
+
+Text of any size is read in chunks and never held; a notebook has to be held, up to a limit.
+"""
+
+from __future__ import annotations
+
+import codecs
+import itertools
+import zlib
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from cudassert_ipy import messages
+from cudassert_ipy.decode.failure import TextDecoder
+from cudassert_ipy.decode.html_file import is_html, page_text
+from cudassert_ipy.decode.notebook_file import cell_outputs, is_notebook
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from cudassert_ipy.decode.versions import VersionScanner
+    from cudassert_ipy.model import Failure
+
+MAX_NOTEBOOK = 200 * 1024 * 1024
+MAX_UNPACKED = 2 * 1024**3
+"""A gzip bomb of 2 MB stops here, after some 20 seconds."""
+
+_CHUNK = 1 << 20
+_SAMPLE = 64 * 1024
+# Controls that text may hold: \a \b \t \n \v \f \r and escape.
+_NOT_TEXT = bytes(set(range(32)) - {7, 8, 9, 10, 11, 12, 13, 27})
+_MAX_CONTROL_SHARE = 0.05
+_GZIP = b"\x1f\x8b\x08"
+_PACKED = {
+    b"PK\x03\x04": "zip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"7z\xbc\xaf": "7z",
+}
+_ENCODINGS = {  # PowerShell's `>` writes UTF-16; the longer marks first
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+
+
+class UnusableInput(Exception):  # noqa: N818  (a reason, not a defect)
+    """The input cannot be read as text; the message says why."""
+
+
+class Document(NamedTuple):
+    """What a file tells."""
+
+    failure: Failure
+    place: str
+    """The cell of a notebook that the failure was first seen in; empty where there is none."""
+    note: str
+    """What the reader has to know about the file itself, e.g. that it ends too early."""
+
+
+def read_document(
+    stream: BinaryIO, name: str, *, versions: VersionScanner | None = None
+) -> Document:
+    """Return what ``stream``, a file called ``name``, tells; ``versions`` is shown all of its text.
+
+    Raises :class:`UnusableInput` for anything but text, and ``OSError`` of the stream.
+    """
+    notes: list[str] = []
+    chunks = _chunks(stream)
+    first = next(chunks, b"")
+    if first.startswith(_GZIP):
+        chunks = _unpacked(itertools.chain([first], chunks), notes)
+        first = next(chunks, b"")
+        name = name.removesuffix(".gz")
+    encoding = next((_ENCODINGS[mark] for mark in _ENCODINGS if first.startswith(mark)), None)
+    if encoding:
+        chunks = _recoded(itertools.chain([first], chunks), encoding)
+        first = next(chunks, b"")
+    if not first:
+        notes.append(messages.CLI_EMPTY)
+    _check_is_text(first)
+    chunks = itertools.chain([first], chunks)
+    if first and (is_notebook(first) or name.lower().endswith(".ipynb")):
+        failure, place = _read_notebook(chunks, name, versions)
+    elif is_html(first, name):
+        sections = ((_cell(item.cell), item.text) for item in page_text(chunks))
+        failure, place = _read_sections(sections, versions)
+    else:
+        failure, place = _read_text(chunks, versions), ""
+    if versions:
+        versions.feed(b"\n")
+    return Document(failure, place, " ".join(notes))
+
+
+def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+    while data := stream.read(_CHUNK):
+        yield data
+
+
+def _check_is_text(first: bytes) -> None:
+    for mark, name in _PACKED.items():
+        if first.startswith(mark):
+            raise UnusableInput(messages.CLI_PACKED.format(name=name))
+    sample = first[:_SAMPLE]
+    controls = len(sample) - len(sample.translate(None, _NOT_TEXT))
+    if controls > len(sample) * _MAX_CONTROL_SHARE:
+        raise UnusableInput(messages.CLI_BINARY)
+
+
+def _unpacked(packed: Iterable[bytes], notes: list[str]) -> Iterator[bytes]:
+    """Yield what gzip has packed: all members, and of a file that is cut off what there is."""
+    unpacker = zlib.decompressobj(wbits=31)
+    total = 0
+    for piece in packed:
+        data = piece
+        while data:
+            try:
+                found = unpacker.decompress(data, _CHUNK)
+            except zlib.error as error:
+                raise UnusableInput(messages.CLI_DAMAGED.format(error=error)) from error
+            total += len(found)
+            if total > MAX_UNPACKED:
+                raise UnusableInput(messages.CLI_TOO_LARGE_UNPACKED)
+            if found:
+                yield found
+            data = unpacker.unconsumed_tail
+            if unpacker.eof:
+                data = unpacker.unused_data.lstrip(b"\0")  # tapes pad with zeros
+                if data:
+                    unpacker = zlib.decompressobj(wbits=31)
+    if not unpacker.eof:
+        notes.append(messages.CLI_CUT_OFF)
+
+
+def _recoded(chunks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    for chunk in chunks:
+        if text := decoder.decode(chunk):
+            yield text.encode("utf-8", "replace")
+    if text := decoder.decode(b"", final=True):
+        yield text.encode("utf-8", "replace")
+
+
+def _read_text(chunks: Iterable[bytes], versions: VersionScanner | None) -> Failure:
+    decoder = TextDecoder()
+    for chunk in chunks:
+        decoder.feed(chunk)
+        if versions:
+            versions.feed(chunk)
+    return decoder.close()
+
+
+def _read_notebook(
+    chunks: Iterator[bytes], name: str, versions: VersionScanner | None
+) -> tuple[Failure, str]:
+    data = bytearray()
+    for chunk in chunks:
+        data += chunk
+        if len(data) > MAX_NOTEBOOK:
+            break
+    try:
+        if len(data) > MAX_NOTEBOOK:
+            raise ValueError(messages.CLI_TOO_LARGE_NOTEBOOK)
+        cells = cell_outputs(bytes(data))
+    except ValueError as error:
+        if name.lower().endswith(".ipynb"):
+            raise UnusableInput(str(error)) from error
+        # Some other JSON, which is a text like any other.
+        return _read_text(itertools.chain([bytes(data)], chunks), versions), ""
+    sections = (
+        (
+            messages.UNNUMBERED_CELL.format(position=cell.position)
+            if cell.execution_count is None
+            else messages.cell(cell.execution_count),
+            cell.text + b"\n",
+        )
+        for cell in cells
+    )
+    return _read_sections(sections, versions)
+
+
+def _cell(number: int | None) -> str:
+    return "" if number is None else messages.cell(number)
+
+
+def _read_sections(
+    sections: Iterable[tuple[str, str | bytes]], versions: VersionScanner | None
+) -> tuple[Failure, str]:
+    """Return the failure that the sections together tell of, and the first that tells of it.
+
+    The first that tells of an error as sticky as that one: out of memory, from which a program goes
+    on, does not hide the assertion after it.
+    """
+    whole = TextDecoder()
+    places: dict[bool | None, str] = {}
+    for place, texts in itertools.groupby(sections, key=lambda item: item[0]):
+        own = TextDecoder()
+        for _, text in texts:
+            data = text.encode("utf-8", "replace") if isinstance(text, str) else text
+            whole.feed(data)
+            own.feed(data)
+            if versions:
+                versions.feed(data)
+        alone = own.close()
+        if alone.kind != "not_cuda":
+            places.setdefault(alone.sticky, place)
+    failure = whole.close()
+    return failure, "" if failure.kind == "not_cuda" else places.get(failure.sticky, "")
