@@ -626,48 +626,45 @@ OPERAND_SUBSTITUTE = "  note    these values are partly substitutes: the real on
 # --- decode --------------------------------------------------------------------------------------
 
 ADVICE_CAUSES = "Typical causes, most frequent first: {causes}."
-ADVICE_ON_CPU = (
-    "Run the same step on the CPU: most bad indices, labels and probabilities raise a clear "
-    "error there."
-)
 ADVICE_FIND_ASSERTION = (
-    "Look on stderr for a line with 'Assertion': it says what was checked. Colab and other servers"
-    " put it into the runtime's log."
+    "Look on stderr (in Colab: in the runtime's log) for a line with 'Assertion', which says what"
+    " was checked; or run the step on the CPU, where most bad indices, labels and probabilities"
+    " raise a clear error."
 )
 ADVICE_UNKNOWN_ASSERTION = (
-    "This check is not one of PyTorch's that are known here: read its condition. The same step on"
-    " the CPU, or without torch.compile, may raise a clear error."
+    "This check is not one of PyTorch's that are known here: read its condition, or run the step on"
+    " the CPU or without torch.compile, which may raise a clear error."
 )
 ADVICE_INTERNAL = (
-    "This check guards an assumption of the library itself: your values need not be at fault. Try"
-    " the step without torch.compile, or another version of the library."
+    "This check guards an assumption of the library itself, so your values need not be at fault:"
+    " try the step without torch.compile, or another version of the library."
 )
 ADVICE_OWN = "The program itself asked for this check (torch._assert_async or a kernel of its own)."
 ADVICE_RESTART = (
-    "Restart the kernel (or the process). Nothing else revives a dead CUDA context: "
-    "empty_cache(), del and gc.collect() cannot."
+    "Restart the kernel (or the process): nothing else revives a dead CUDA context, neither"
+    " empty_cache() nor del or gc.collect()."
 )
 ADVICE_RESTART_OTHER = (
     "Restart the kernel (or the process): after this error the GPU cannot be used again in it."
 )
 ADVICE_EXACT_LINE = {
     "cuda": (
-        "The traceback shows where Python noticed, not where it happened. For the exact line, set"
+        "The traceback's line is only where Python noticed; for the exact one, set"
         " CUDA_LAUNCH_BLOCKING=1 after the restart and before CUDA is used: `%env"
         " CUDA_LAUNCH_BLOCKING=1` in the first cell (`!export` has no effect), or in front of the"
         " command."
     ),
     "hip": (
-        "The traceback shows where Python noticed, not where it happened. For the exact line, set"
+        "The traceback's line is only where Python noticed; for the exact one, set"
         " AMD_SERIALIZE_KERNEL=3 after the restart and before the GPU is used: `%env"
         " AMD_SERIALIZE_KERNEL=3` in the first cell (`!export` has no effect), or in front of the"
         " command."
     ),
-    "xpu": "The traceback shows where Python noticed, not where it happened.",
+    "xpu": "The traceback's line is only where Python noticed, not where it happened.",
 }
 ADVICE_EXACT_LINE_DISTRIBUTED = (
-    "The traceback shows where Python noticed, not where it happened. CUDA_LAUNCH_BLOCKING=1 may"
-    " hang with NCCL or DataParallel: look for the exact line with it in a run on one GPU."
+    "The traceback's line is only where Python noticed; CUDA_LAUNCH_BLOCKING=1, which would show the"
+    " exact one, may hang with NCCL or DataParallel: use it in a run on one GPU."
 )
 ADVICE_DSA = (
     "Ignore the line about TORCH_USE_CUDA_DSA: it is a compile-time switch; as an environment"
@@ -683,8 +680,12 @@ ADVICE_FOR_A_LOG = (
 )
 ADVICE_ALIVE = "No restart is needed: this error leaves the CUDA context alive."
 ADVICE_UNSURE = (
-    "This error alone does not tell whether the CUDA context is alive. If "
-    "torch.cuda.synchronize() raises too, restart."
+    "This error alone does not tell whether the CUDA context is alive: if torch.cuda.synchronize()"
+    " raises too, restart."
+)
+ADVICE_UNSURE_XPU = (
+    "This error alone does not tell whether the GPU can still be used: if torch.xpu.synchronize()"
+    " raises too, restart."
 )
 ADVICE_NOT_STARTED = (
     "CUDA did not start, so there is no context to lose: nothing in your tensors is at fault. Look"
@@ -710,9 +711,9 @@ ADVICE_ROCM_ABORT = "ROCm ends the process at such an error: start it again."
 ADVICE_POSSIBLE_BUG = "If the data is good: {bug}"
 ADVICE_BY_KIND = {
     "illegal_memory_access": (
-        "A kernel used memory outside its tensors; no assertion is printed for that. Suspects:"
-        " custom kernels, bad indices in operations without a check (ctc_loss, sparse tensors), a"
-        " bug in a library. `compute-sanitizer python script.py` names the kernel."
+        "A kernel used memory outside its tensors, for which no assertion is printed: suspect"
+        " custom kernels, bad indices in operations without a check (ctc_loss, sparse tensors), or"
+        " a library's bug. `compute-sanitizer python script.py` names the kernel."
     ),
     "misaligned_address": (
         "A kernel used a misaligned address: a bug in a custom kernel or a library, rarely your"

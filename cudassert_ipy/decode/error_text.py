@@ -2,8 +2,8 @@
 
 An error is decided by its own words at the right place, never by hint lines: before torch 2.13
 *every* CUDA error carried a line about device-side assertions. In an exception's message the words
-must come first, since anybody may quote them; in a log they may follow anything, but must end the
-statement.
+come first, or after a colon; in a log they may follow anything but a person's sentence. Everywhere
+they must end the statement, since anybody may quote them.
 """
 
 from __future__ import annotations
@@ -19,47 +19,71 @@ if TYPE_CHECKING:
 MAX_MESSAGE = 500
 
 _RUNTIME = re.compile(
-    r"(?:(?P<platform>CUDA|HIP) (?:driver |runtime )?(?:error|warning)(?: \d+ at [^:]{1,200})?: "
-    r"|CUDA: "
-    r"|cuda runtime error \(\d+\) ?: ?"  # torch <= 1.4; the number is that of its CUDA version
-    r"|Triton Error \[(?:CUDA|HIP)\]: "
-    r"|Cuda failure (?:\d+ )?'"  # NCCL
-    r"|cudaError[A-Za-z]{1,60}: "  # thrust, CuPy
-    r"|THCudaCheck FAIL .{0,300}error=\d+ ?: ?)(?P<text>.*)"
+    r"(?:(?P<platform>CUDA|HIP|XPU) (?:driver |runtime )?(?:error|warning)"
+    r"(?: \d+ at \S{1,200}|\(\d+\))?[:,] ?"  # ggml; PaddlePaddle
+    r"|CUDA: "  # DGL, MXNet
+    r"|cuda runtime error \((?P<number>\d+)\) ?: ?"  # torch <= 1.9; the number of its CUDA version
+    r"|THCudaCheck FAIL .{0,300}?error=(?P<check>\d+) ?: ?"
+    r"|Triton Error \[(?:CUDA|HIP)\]: (?: ?Code: \d+, Mess+age: )?"
+    r"|(?:CUDA|[Cc]uda) failure (?:\d+ ?:? ?)?(?:'|(?<=: ))"  # NCCL; ONNX Runtime
+    r"|cu[A-Z]\w{2,60} failed: "  # PyCUDA
+    r"|Cuda (?:Runtime|Driver) \("  # TensorRT
+    r"|Program hit \w{1,80} \(error \d+\) due to \")(?P<text>.*)"  # compute-sanitizer
 )
+_MXNET = re.compile(r"cudaSuccess \(\d+ vs\. \d+\) .{0,200}?ErrStr: ?(?P<text>.*)")
 # What may follow the words of an error where they are not part of somebody's sentence.
-_END_OF_STATEMENT = re.compile(r"""\s*(?:$|[.!]?\s*$|['"`>)|│]|\\n|at\s*(?:$|[./\w])|\(\w|[-;] )""")
-_DRIVER = re.compile(r"(?:\[\d+\] )?(?:Call to \w+ results in )?(?P<name>CUDA_ERROR_[A-Z_]+)")
-_NUMBERED = re.compile(r"(?P<text>[a-z][\w/() -]{3,80}) \((?P<code>\d{1,4})\)\s*$")
+_END_OF_STATEMENT = re.compile(
+    r"\s*(?:$|[.!]\s*$|['\"`>)|│]|\\n|[-;] |at\s*(?:$|[^\s.:/\\]*[.:/\\])"
+    r"|\((?:function |\w+ at |error |\d|Triggered))"
+)
+_NAMED = re.compile(r"(?P<name>(?:cuda|hip)Error[A-Za-z]{1,60})(?:: ?| )(?P<text>.*)")
+_DRIVER = re.compile(
+    r"(?:\[[\w. ]{1,60}\] Call to \w+ results in )?"  # Numba
+    r"(?P<name>CUDA_ERROR_[A-Z_]{3,60})(?P<rest>.*)"
+)
+_NUMBA = re.compile(r"\[(?P<code>\d+)\] Call to \w+ results in UNKNOWN_CUDA_ERROR")
+_NUMBERED = re.compile(r"(?P<text>[A-Za-z][\w/() -]{3,80}) \((?P<code>\d{1,4})\)\s*$")
+_STARTING = re.compile(r"Error (?P<code>\d{1,3}): (?P<text>.*)")  # torch's first look for devices
 _BARE_ASSERT = re.compile(r"device-side assert triggered")
-_OUT_OF_MEMORY = re.compile(r"(?P<platform>CUDA|HIP|XPU) out of memory")
-_FORKED = re.compile(r"Cannot re-initialize CUDA in forked subprocess")
+_OUT_OF_MEMORY = re.compile(
+    r"(?P<platform>CUDA|HIP|XPU) out of memory"
+    r"|Out of memory (?:allocating|while trying to allocate) [\d,]+"  # CuPy; JAX
+)
+_FORKED = re.compile(r"Cannot re-initialize (?P<platform>CUDA|XPU) in forked subprocess")
 _OUT_OF_RESOURCES = re.compile(r"out of resource: ")
 _UNKNOWN = re.compile(r"CUDA unknown error")
-# What thrust puts in front: "copy_if failed to synchronize: cudaErrorAssert: ...".
-_THRUST = re.compile(r"[\w:<> ]{1,80}: (?=cudaError)")
+_NVRTC = re.compile(r"nvrtc: error: (?P<what>.*)|NVRTC_ERROR_(?!SUCCESS)[A-Z_]+|NVRTC [Ee]rror")
+_SYCL = re.compile(r"(?:UR_RESULT|PI)_ERROR_(?P<what>[A-Z_]+)")
+_ROCR = re.compile(
+    r"(?P<fault>Memory access fault by GPU node|HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION"
+    r"|HSA_STATUS_ERROR_MEMORY_FAULT)|HSA_STATUS_ERROR_EXCEPTION|HW Exception by GPU node"
+)
 _LIBRARY = re.compile(
     r"(?:(?:CUDA|HIP) error: )?"
-    r"(?:CUBLAS|CUDNN|CUSPARSE|CUSOLVER|CUFFT|HIPBLAS|MIOPEN|ROCBLAS)_STATUS_(?!SUCCESS)[A-Z_]+"
-    r"|(?:cuDNN|cuSPARSE|cusparse|cuSOLVER|cusolver|cuFFT|MIOpen|miopen) [Ee]rror"
-    r"|cublas runtime error|NCCL [Ee]rror|nccl(?:Unhandled|Internal|System)\w*Error"
+    r"(?:(?:CUBLAS|CUDNN|CUSPARSE|CUSOLVER|CURAND|CUTENSOR|HIP[A-Z]{3,8}|MIOPEN|ROC[A-Z]{3,8})"
+    r"_STATUS_(?!SUCCESS)[A-Z_]+|CUFFT_(?!SUCCESS)[A-Z_]+"
+    r"|(?:cuDNN|CuDNN|cuSPARSE|cusparse|cuSOLVER|cusolver|cuFFT|cuRAND|MIOpen|miopen) [Ee]rror"
+    r"|cublas runtime error|(?:CUBLAS|CUDNN|CUFFT|CUSPARSE|CUSOLVER) failure \d"
+    r"|miopenStatus(?!Success)\w+|rocblas_status_(?!success)\w+"
+    r"|NCCL [Ee]rror|nccl(?:UnhandledCuda|Internal|System)Error|unhandled cuda error)"
 )
-_EXCEPTION = re.compile(
-    r"(?:\[?rank ?\d+\]?:? ?|\d+: )?"
-    r"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|OutOfResources|Raised|Remote))"
-    r"\s*: ?(?P<message>.*)"
+_AMD = re.compile(r"HIP|MI[Oo]|mio|ROC|roc")
+# A process that ends with these had a CUDA error, whose words are elsewhere or lost.
+_WITHOUT_WORDS = re.compile(
+    r"terminate called after throwing an instance of 'c10::(?:CUDA|Accelerator)Error'"
+    r"|Exception raised from c10_(?:cuda|hip)_check_implementation"
 )
-_TRACEBACK_FILE = re.compile(r'\s*File ".*", line \d+')
-_NUMBERED_SOURCE = re.compile(r"\s*(?:-+> ?)?\d+ ")
-_CHILD = re.compile(
-    r"ProcessRaisedException|ProcessExitedException|ChildFailedError|Remote(?:Error|Traceback)"
-    r"|in DataLoader worker process|-- Process \d+ terminated with the following error"
+_SENTENCE = re.compile(
+    r"(?:\b(?:[Yy]ou|[Ww]e|[Ii]f|[Ww]h(?:y|at(?!\()|en)|[Hh]ow|[Mm]y|[Yy]our)\b.*"
+    r"|\bI (?:a|d|g|h|k|s|t|w)[a-z']+\b.*"  # not the level of a log line
+    r"|\b(?:[Tt]he|an?|about|like|says?|fix|solve|avoid|handle)) $"
 )
-_NOT_BLOCKING = "CUDA kernel errors might be asynchronously reported"
-_DSA_HINT = "TORCH_USE_CUDA_DSA"
-_CANDIDATE = re.compile(
-    rb"CU|[Cc]u[dD]|[Cc]u[bsfF]|HIP|MIO|miopen|[Nn][Cc][Cc][Ll]|Triton|device-side|out of |ROCBLAS"
-    rb"|Error|Exception|rocess|Remote|File \""
+_QUOTING = re.compile(
+    r"(?:[:,\[{]\s*|(?<![=!<> ])=|(?<!raise )(?<![\w.])[\w.]{1,60}(?:Error|Exception)\()$"
+)
+_BEFORE = 200
+_COLON = re.compile(
+    r"[:\]>)]\s*(?:\w+(?:Error|Exception)\(['\"])?$|^\w+(?:Error|Exception)\(['\"]$"
 )
 
 
@@ -71,72 +95,134 @@ class ErrorText(NamedTuple):
     sticky: bool | None
     platform: Platform
     message: str
+    child: bool = False
+    """Whether it happened in a child process of the one that reports it."""
 
 
 def read_message(text: str) -> ErrorText | None:
-    """Return the CUDA error that an exception's message starts with, or None."""
-    in_front = _THRUST.match(text)
-    error = _read(text[in_front.end() :] if in_front else text, anchored=True)
-    return error._replace(message=text[:MAX_MESSAGE]) if error and in_front else error
+    """Return the CUDA error that an exception's message is, or brings after a colon; or None."""
+    for pattern, make in (*_READERS, (_NUMBERED, _numbered)):
+        match = pattern.match(text)
+        error = make(match) if match else None
+        if error is not None:
+            return error
+    error = _search(text, only_after_colon=True)
+    return error._replace(message=text[:MAX_MESSAGE]) if error else None
 
 
-def _read(text: str, *, anchored: bool) -> ErrorText | None:
-    """Return the first error that ``text`` tells of, at its start or anywhere."""
-    found = []
-    for pattern, make in _READERS_OF_MESSAGES if anchored else _READERS:
-        match = pattern.match(text) if anchored else pattern.search(text)
-        if match:
-            error = make(match)
-            if error is not None:
-                found.append((match.start(), error))
+def read_log_line(line: str) -> ErrorText | None:
+    """Return the first CUDA error that a line of a log tells of, or None."""
+    if line.lstrip().startswith(("# ", "//")):
+        return None
+    return _search(line, only_after_colon=False)
+
+
+def ends_without_words(line: str) -> ErrorText | None:
+    """Return an error of which the line shows only that it was one of CUDA; or None."""
+    match = _WITHOUT_WORDS.search(line)
+    return _error("cuda_error", match) if match else None
+
+
+def _search(text: str, *, only_after_colon: bool) -> ErrorText | None:
+    found: list[tuple[int, ErrorText]] = []
+    for pattern, make in _READERS:
+        match = pattern.search(text)
+        if match is None:
+            continue
+        in_front = text[max(0, match.start() - _BEFORE) : match.start()]
+        if pattern not in _UNMISTAKABLE and (
+            _SENTENCE.search(in_front) or (only_after_colon and not _COLON.search(in_front))
+        ):
+            continue
+        error = make(match)
+        if error is not None:
+            found.append((match.start(), error))
     return min(found, key=lambda item: item[0])[1] if found else None
 
 
 def _runtime(match: re.Match[str]) -> ErrorText | None:
     text = match["text"]
     introduction = match.string[match.start() : match.start("text")]
-    platform: Platform = "hip" if "HIP" in introduction else "cuda"
-    if _LIBRARY.match(text):
-        return _error("library_error", match, platform=platform)
-    code = codes.by_text(text)
-    if code is not None:
-        if _END_OF_STATEMENT.match(text[len(code.text) :]):
-            return _coded(code, match, platform)
-        return None
+    platform = _platform(match["platform"] or ("HIP" if "HIP" in introduction else "CUDA"))
+    library = _LIBRARY.match(text)
+    if library:
+        amd = platform == "hip" or _AMD.search(library[0])
+        return _error("library_error", match, platform="hip" if amd else "cuda")
+    if _NVRTC.match(text):
+        return _nvrtc(match)
+    named = codes.by_text(text)
+    if named is not None:
+        code, length = named
+        return _coded(code, match, platform) if _ends(match, match.start("text") + length) else None
+    by_name = _DRIVER.search(text)  # "Could not synchronize CUDA stream: CUDA_ERROR_ASSERT: ..."
+    if by_name:
+        return _driver(by_name)
+    number = match["number"] or match["check"]
+    if number:
+        old = codes.by_old_number(int(number)) or (
+            codes.by_code(int(number)) if int(number) >= _FIRST_UNAMBIGUOUS else None
+        )
+        return _coded(old, match, platform) if old else _error("cuda_error", match)
     # A text that the table does not have: its platform word and "error" in front are enough.
     if match["platform"] and "error" in introduction:
         return _error("cuda_error", match, platform=platform)
     return None
 
 
+_FIRST_UNAMBIGUOUS = 200  # numbers from here on mean in CUDA before 10.1 nothing at all
+
+
+def _named(match: re.Match[str]) -> ErrorText | None:
+    code = codes.by_name(match["name"])
+    if code is None or not match["text"].startswith(code.text):
+        return None
+    if not _ends(match, match.start("text") + len(code.text)):
+        return None
+    return _coded(code, match, "hip" if match["name"].startswith("hip") else "cuda")
+
+
 def _driver(match: re.Match[str]) -> ErrorText | None:
     code = codes.by_name(match["name"])
-    return _coded(code, match, "cuda") if code else None
+    if code is None:
+        return None
+    if not match["rest"].startswith(":") and not _ends(match, match.start("rest")):
+        return None
+    return _coded(code, match, "cuda")
+
+
+def _mxnet(match: re.Match[str]) -> ErrorText | None:
+    named = codes.by_text(match["text"])
+    return _coded(named[0], match, "cuda") if named else None
+
+
+def _numba(match: re.Match[str]) -> ErrorText | None:
+    code = codes.by_code(int(match["code"]))
+    return _coded(code, match, "cuda") if code else _error("cuda_error", match)
 
 
 def _numbered(match: re.Match[str]) -> ErrorText | None:
-    """``torch.cuda.CudaError: device-side assert triggered (710)``."""
-    code = codes.by_text(match["text"])
-    return _coded(code, match, "cuda") if code and str(code.code) == match["code"] else None
+    """``torch.cuda.CudaError: device-side assert triggered (710)``; ``Error 804: forward ...``."""
+    named = codes.by_text(match["text"])
+    same = named is not None and str(named[0].code) == match["code"]
+    return _coded(named[0], match, "cuda") if named and same else None
 
 
 def _bare_assert(match: re.Match[str]) -> ErrorText | None:
-    rest = match.string[match.end() :]
     in_front = match.string[: match.start()].rstrip()
-    if not _END_OF_STATEMENT.match(rest) or (in_front and in_front[-1] not in ":]|│"):
+    if in_front.endswith(("CUDA error:", "HIP error:")):
+        return None  # read as a whole, and refused
+    if not _ends(match, match.end()) or (in_front and in_front[-1] not in ":]|│"):
         return None
-    code = codes.by_text(match[0])
-    return _coded(code, match, "cuda") if code else None
+    named = codes.by_text(match[0])
+    return _coded(named[0], match, "cuda") if named else None
 
 
 def _out_of_memory(match: re.Match[str]) -> ErrorText:
-    platforms: dict[str, Platform] = {"CUDA": "cuda", "HIP": "hip", "XPU": "xpu"}
-    platform = platforms[match["platform"]]
-    return _error("out_of_memory", match, sticky=False, platform=platform)
+    return _error("out_of_memory", match, sticky=False, platform=_platform(match["platform"]))
 
 
 def _forked(match: re.Match[str]) -> ErrorText:
-    return _error("fork_after_init", match, sticky=False)
+    return _error("fork_after_init", match, sticky=False, platform=_platform(match["platform"]))
 
 
 def _out_of_resources(match: re.Match[str]) -> ErrorText:
@@ -147,21 +233,69 @@ def _unknown(match: re.Match[str]) -> ErrorText:
     return _error("cuda_error", match, code=999)
 
 
-def _library(match: re.Match[str]) -> ErrorText:
-    return _error("library_error", match)
+def _nvrtc(match: re.Match[str]) -> ErrorText:
+    """Compiling at run time happens on the host: the device knows nothing of it."""
+    architecture = "architecture" in match.string[match.start() :]
+    return _error("no_kernel_image" if architecture else "cuda_error", match, sticky=False)
+
+
+def _sycl(match: re.Match[str]) -> ErrorText:
+    what = match["what"]
+    if "MEMORY" in what or what == "MEM_OBJECT_ALLOCATION_FAILURE":
+        return _error("out_of_memory", match, sticky=False, platform="xpu")
+    if what == "DEVICE_LOST":
+        return _error("launch_failure", match, sticky=True, platform="xpu")
+    return _error("cuda_error", match, platform="xpu")
+
+
+def _rocr(match: re.Match[str]) -> ErrorText:
+    """ROCm's runtime ends the process when it prints these."""
+    kind: Kind = "illegal_memory_access" if match["fault"] else "launch_failure"
+    return _error(kind, match, sticky=True, platform="hip")
+
+
+def _library(match: re.Match[str]) -> ErrorText | None:
+    if "Warning" in match.string[: match.start()]:
+        return None  # cuDNN: a plan was not supported, and torch took the next one
+    amd = _AMD.search(match[0])
+    return _error("library_error", match, platform="hip" if amd else "cuda")
 
 
 _READERS = (
     (_RUNTIME, _runtime),
+    (_NAMED, _named),
     (_DRIVER, _driver),
+    (_NUMBA, _numba),
+    (_MXNET, _mxnet),
     (_BARE_ASSERT, _bare_assert),
     (_OUT_OF_MEMORY, _out_of_memory),
     (_FORKED, _forked),
     (_OUT_OF_RESOURCES, _out_of_resources),
     (_UNKNOWN, _unknown),
+    (_SYCL, _sycl),
+    (_ROCR, _rocr),
     (_LIBRARY, _library),
+    (_NVRTC, _nvrtc),
+    (_STARTING, _numbered),
 )
-_READERS_OF_MESSAGES = (*_READERS, (_NUMBERED, _numbered))
+# No person writes these, and what stands in front of them may be anything.
+_UNMISTAKABLE = frozenset({_NAMED, _DRIVER, _NUMBA, _MXNET, _SYCL, _ROCR, _STARTING})
+
+
+def _ends(match: re.Match[str], end: int) -> bool:
+    """Whether the words that end at ``end`` are the whole statement, and nobody quotes them."""
+    line, start = match.string, match.start()
+    rest = line[end : end + 300]
+    if not _END_OF_STATEMENT.match(rest):
+        return False
+    quote = rest[:1]
+    opening = line.rfind(quote, 0, start) if quote and quote in "'\"`" else -1
+    return opening < 0 or _QUOTING.search(line[max(0, opening - 80) : opening]) is not None
+
+
+def _platform(name: str | None) -> Platform:
+    platforms: dict[str | None, Platform] = {"HIP": "hip", "XPU": "xpu"}
+    return platforms.get(name, "cuda")
 
 
 def _error(
@@ -178,48 +312,3 @@ def _error(
 
 def _coded(code: codes.Code, match: re.Match[str], platform: Platform) -> ErrorText:
     return _error(code.kind, match, code=code.code, sticky=code.sticky, platform=platform)
-
-
-class ErrorScanner:
-    """Reads lines of a log in order and remembers what they tell of CUDA errors."""
-
-    def __init__(self) -> None:
-        self.not_blocking = False
-        """Whether torch's hint about asynchronous errors was seen: launches were not blocking."""
-        self.mentions_dsa = False
-        self.child = False
-        """Whether the error came out of a child process."""
-        self.last_exception = ""
-        self._first: ErrorText | None = None
-        self._first_sticky: ErrorText | None = None
-        self._source_follows = False
-
-    @property
-    def error(self) -> ErrorText | None:
-        """The first sticky error, since later ones follow from it; else the first error."""
-        return self._first_sticky or self._first
-
-    def read_line(self, raw: bytes) -> None:
-        """Take one line, cleaned by :class:`~cudassert_ipy.decode.lines.LineSplitter`."""
-        is_source, self._source_follows = self._source_follows, False
-        if not _CANDIDATE.search(raw):
-            return
-        line = raw.decode("utf-8", "replace")
-        if _TRACEBACK_FILE.match(line):
-            self._source_follows = True
-            return
-        if is_source or _NUMBERED_SOURCE.match(line):
-            return
-        self.not_blocking = self.not_blocking or _NOT_BLOCKING in line
-        self.mentions_dsa = self.mentions_dsa or _DSA_HINT in line
-        self.child = self.child or _CHILD.search(line) is not None
-        exception = _EXCEPTION.match(line)
-        if exception:
-            self.last_exception = exception[0].strip()[:MAX_MESSAGE]
-            error = read_message(exception["message"])
-        else:
-            error = _read(line, anchored=False)
-        if error is not None:
-            self._first = self._first or error
-            if error.sticky and self._first_sticky is None:
-                self._first_sticky = error

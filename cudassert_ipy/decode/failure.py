@@ -6,10 +6,11 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy.decode import codes
-from cudassert_ipy.decode.advice import advice
+from cudassert_ipy.decode.advice import Situation, advice
 from cudassert_ipy.decode.assertions import AssertionParser
-from cudassert_ipy.decode.error_text import MAX_MESSAGE, ErrorScanner, ErrorText, read_message
+from cudassert_ipy.decode.error_text import MAX_MESSAGE, ErrorText, read_message
 from cudassert_ipy.decode.lines import LineSplitter
+from cudassert_ipy.decode.scanner import ErrorScanner
 from cudassert_ipy.model import Failure
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ _WORDS = (
     "CUDA",
     "cuda",
     "device-side",
+    "illegal memory access",
+    "launch failure",
     "HIP ",
+    "XPU ",
     "CUDNN",
     "cuDNN",
     "cublas",
@@ -30,17 +34,31 @@ _WORDS = (
     "nccl",
     "out of resource",
     "_STATUS_",
+    "_RESULT_ERROR_",
+    "miopen",
+    "MIOpen",
+    "nvrtc",
 )
 _FROM_CHILDREN = frozenset(
     {
         "ChildFailedError",  # torchrun
+        "RayTaskError",
         "ProcessRaisedException",  # torch.multiprocessing
         "RemoteError",  # ipyparallel
         "RemoteTraceback",  # multiprocessing.Pool: cause of the exception that it brings
         "_RemoteTraceback",  # concurrent.futures: the same
     }
 )
-_CLASSES = frozenset({"AcceleratorError", "OutOfMemoryError", "CudaError"}) | _FROM_CHILDREN
+_CHILD_ENDED = frozenset(
+    {
+        "BrokenProcessPool",  # concurrent.futures
+        "ProcessExitedException",  # torch.multiprocessing
+        "TerminatedWorkerError",  # joblib
+    }
+)
+_CLASSES = (
+    frozenset({"AcceleratorError", "OutOfMemoryError", "CudaError"}) | _FROM_CHILDREN | _CHILD_ENDED
+)
 
 
 class TextDecoder:
@@ -69,10 +87,10 @@ class TextDecoder:
             scanner.error,
             self._assertions.close(scanner.error),
             assertions_platform=self._assertions.platform,
-            child=scanner.child,
+            child=scanner.error is not None and scanner.error.child,
             blocking=False if scanner.not_blocking else None,
             otherwise=scanner.last_exception,
-            mentions_dsa=scanner.mentions_dsa,
+            situation=scanner.situation,
         )
 
 
@@ -112,10 +130,10 @@ def decode_exception(exc: BaseException, captured: bytes = b"") -> Failure:
         error,
         from_stderr,
         assertions_platform=parser.platform,
-        child=scanner.child,
+        child=error.child if error else _child_ended(exc),
         blocking=False if scanner.not_blocking else None,
         otherwise=_first_line(exc),
-        mentions_dsa=scanner.mentions_dsa,
+        situation=scanner.situation,
     )
     decided = error is not None and error.sticky is not False
     if from_stderr and failure.process == "this" and not decided:
@@ -145,7 +163,7 @@ def _failure(
     child: bool,
     blocking: bool | None,
     otherwise: str,
-    mentions_dsa: bool,
+    situation: Situation,
 ) -> Failure:
     """Join what the error says and what the assertions say.
 
@@ -170,7 +188,7 @@ def _failure(
         message=error.message,
         assertions=assertions,
     )
-    return dataclasses.replace(failure, advice=advice(failure, mentions_dsa=mentions_dsa))
+    return dataclasses.replace(failure, advice=advice(failure, situation=situation))
 
 
 def _context(error: ErrorText, *, child: bool) -> Context:
@@ -226,19 +244,26 @@ def _error_of(exc: BaseException, scanner: ErrorScanner) -> ErrorText | None:
     names = {cls.__name__ for cls in type(exc).__mro__}
     text = "\n".join(_strings(exc)) or _own_text(exc)
     carried = _scan(text)
-    scanner.not_blocking = scanner.not_blocking or carried.not_blocking
-    scanner.mentions_dsa = scanner.mentions_dsa or carried.mentions_dsa
-    if not _FROM_CHILDREN.isdisjoint(names) or "Traceback" in text:
+    scanner.note(carried)
+    of_child = not _FROM_CHILDREN.isdisjoint(names)
+    if of_child or "Traceback" in text:
         # Its message is the traceback of another process or thread, not a person's sentence.
-        scanner.child = scanner.child or carried.child or not _FROM_CHILDREN.isdisjoint(names)
-        return carried.error
+        error = carried.error
+        return error._replace(child=True) if error and of_child else error
     error = read_message(text.strip().split("\n", 1)[0])
+    if error and error.kind == "library_error" and carried.error and carried.error.sticky:
+        error = carried.error  # NCCL names CUDA's own error in its last line
     code = _error_code(exc, names)
     if code is not None:
         return _from_code(code, error, text)
     if error is None and "OutOfMemoryError" in names and "memory" in text:
         return ErrorText("out_of_memory", None, False, "cuda", text.split("\n", 1)[0][:MAX_MESSAGE])
     return error
+
+
+def _child_ended(exc: BaseException) -> bool:
+    """Whether a child process was killed: its words, if any, are on stderr only."""
+    return any(type(node).__name__ in _CHILD_ENDED for node in _exceptions(exc))
 
 
 def _error_code(exc: BaseException, names: set[str]) -> int | None:

@@ -387,7 +387,9 @@ def test_codes_are_unique_and_found_by_text():
     """No text hides behind a shorter one."""
     for code in codes._CODES:
         assert codes.by_code(code.code) is code
-        assert codes.by_text(code.text) is code
+        named = codes.by_text(code.text)
+        assert named is not None
+        assert (named[0].text, named[1]) == (code.text, len(code.text))
         assert codes.by_name(code.name) is code
 
 

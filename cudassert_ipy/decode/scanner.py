@@ -1,0 +1,175 @@
+"""Go through the lines of a log and remember what they tell of CUDA errors and their situation."""
+
+from __future__ import annotations
+
+import re
+
+from cudassert_ipy.decode.advice import Situation
+from cudassert_ipy.decode.error_text import (
+    MAX_MESSAGE,
+    ErrorText,
+    ends_without_words,
+    read_log_line,
+    read_message,
+)
+
+# Launchers put a prefix in front of the lines of each process.
+_PREFIX = re.compile(
+    r"(?:\[?rank ?\d+\]?:? ?|\[\d+(?:,\d+)?\]<std\w+>: ?|\d+: |\([\w=., -]{1,80}\) )"
+)
+_EXCEPTION = re.compile(
+    r"(?P<name>(?:[A-Za-z_]\w*\.){0,20}[A-Za-z_]\w*"
+    r"(?:Error|Exception|OutOfResources|Raised|Remote|Exited)(?:\(\w+\))?)\s*: ?(?P<message>.*)"
+)
+_LEAD = re.compile(r"[\s|+]*")  # an ExceptionGroup's traceback is in a box
+_TRACEBACK = "Traceback (most recent call last)"
+_TRACEBACK_FILE = re.compile(r'File ".*", line \d+')
+_CHAINED = re.compile(r"During handling of the above exception|The above exception was the direct")
+# IPython's tracebacks number the lines of the source.
+_NUMBERED_SOURCE = re.compile(r"-+> ?\d+ |(?P<only_inside>\d+ )")
+_CHILD = re.compile(
+    r"ProcessRaisedException|Remote(?:Error|Traceback)|RayTaskError"
+    r"|in DataLoader worker process|-- Process \d+ terminated with the following error"
+    r"|^\[\d+:\w+\]:?\s*$"  # ipyparallel's engines
+    r"|^Process \w{0,40}Process-\d+(?::\d+)*:\s*$"  # multiprocessing's own report
+    r"|^\s*traceback : Traceback"  # torchrun's summary; the ranks' own reports come before it
+)
+# Of these, the child's traceback has no header of its own.
+_CHILD_WITHOUT_HEADER = re.compile(r"RemoteError|RayTaskError")
+_NOT_BLOCKING = "CUDA kernel errors might be asynchronously reported"
+_HIP_NOT_BLOCKING = "HIP kernel errors might be asynchronously reported"
+_DSA_HINT = "TORCH_USE_CUDA_DSA"
+_DISTRIBUTED = re.compile(
+    r"NCCL|nccl|data_parallel\.py|distributed\.py|torch/distributed|in replica \d+ on device"
+    r"|torchrun|DataParallel|Process group|DistBackendError"
+)
+_TORCH_VERSION = re.compile(
+    r"(?:(?<![\w/-])torch(?:==|[ :=]{1,3}v?|\s{2,40})|[Pp]y[Tt]orch [Vv]ersion\s?:\s?)"
+    r"['\"]?(?P<version>[12]\.\d{1,2}\.\d{1,2}[\w.+]{0,40})"
+)
+_CANDIDATE = re.compile(
+    rb"Error|Exception|xception |Traceback|File \"|OutOfRes|Raised|Remote|rocess|\[\d+:\w+\]"
+    rb"|CU|HIP|HSA_|HW Exc|XPU|[Cc]ud|cu[A-Z]|cublas|cusol|cuspa|MIO|miopen|NCCL|nccl|Triton"
+    rb"|device-side|out of |Out of |ROC|rocblas|_ERROR_|nvrtc|c10|ErrStr|Memory access fault"
+    rb"|torch(?:==|[ :=])|[Tt]orch [Vv]ersion|replica"
+)
+_SPEAKS = re.compile(
+    r"CU|HIP|HSA_|HW Exc|XPU|[Cc]ud|cu[A-Z]|cublas|cusol|cuspa|MIO|miopen|NCCL|nccl|Triton"
+    r"|device-side|out of |Out of |ROC|rocblas|_ERROR_|nvrtc|c10|ErrStr|Memory access fault"
+    r"|Error \d"
+)
+
+
+class ErrorScanner:
+    """Reads lines of a log in order and remembers what they tell of CUDA errors."""
+
+    def __init__(self) -> None:
+        self.not_blocking = False
+        """Whether torch's hint about asynchronous errors was seen: launches were not blocking."""
+        self.last_exception = ""
+        self.situation = Situation()
+        self._first: ErrorText | None = None
+        self._first_sticky: ErrorText | None = None
+        self._without_words: ErrorText | None = None
+        self._source_beyond = -1
+        self._inside_traceback = False
+        self._chained = False
+        self._tracebacks_of_child: int | None = None
+
+    @property
+    def error(self) -> ErrorText | None:
+        """The first sticky error, since later ones follow from it; else the first error."""
+        return self._first_sticky or self._first or self._without_words
+
+    def read_line(self, raw: bytes) -> None:
+        """Take one line, cleaned by :class:`~cudassert_ipy.decode.lines.LineSplitter`."""
+        if self._source_beyond >= 0 and raw[:1] not in b" |[(\t0123456789":
+            self._source_beyond = -1
+        if not _CANDIDATE.search(raw):
+            return
+        line = raw.decode("utf-8", "replace")
+        prefix = _PREFIX.match(line)
+        if prefix:
+            line = line[prefix.end() :]
+        if self._is_source(line):
+            return
+        self._note_situation(line)
+        self._note_child(line)
+        error = self._error_of(line)
+        if error is not None:
+            error = error._replace(child=self._tracebacks_of_child is not None)
+            self._first = self._first or error
+            if error.sticky and self._first_sticky is None:
+                self._first_sticky = error
+
+    def _error_of(self, line: str) -> ErrorText | None:
+        start = _LEAD.match(line)
+        exception = _EXCEPTION.match(line, start.end() if start else 0)
+        if exception:
+            self._inside_traceback = False
+            self.last_exception = exception[0].strip()[:MAX_MESSAGE]
+            message = exception["message"]
+            error = read_message(message)
+            if error is None and "OutOfMemoryError" in exception["name"] and "emory" in message:
+                return ErrorText("out_of_memory", None, False, "cuda", message[:MAX_MESSAGE])
+            return error
+        if not _SPEAKS.search(line):
+            return None
+        if self._without_words is None:
+            self._without_words = ends_without_words(line)
+        return read_log_line(line)
+
+    def _is_source(self, line: str) -> bool:
+        """Whether the line is a place or a source line of a traceback: those quote, or import."""
+        lead = _LEAD.match(line)
+        start = lead.end() if lead else 0
+        if _TRACEBACK_FILE.match(line, start):
+            self._source_beyond = start
+            self._note_situation(line)
+            return True
+        if self._source_beyond >= 0:
+            if start > self._source_beyond:
+                return True
+            self._source_beyond = -1
+        numbered = _NUMBERED_SOURCE.match(line, start)
+        if numbered is None:
+            return False
+        return not numbered["only_inside"] or start > 0 or self._inside_traceback
+
+    def _note_situation(self, line: str) -> None:
+        seen = self.situation
+        self.not_blocking = self.not_blocking or _NOT_BLOCKING in line or _HIP_NOT_BLOCKING in line
+        if not seen.mentions_dsa and _DSA_HINT in line:
+            seen = seen._replace(mentions_dsa=True)
+        if not seen.distributed and _DISTRIBUTED.search(line):
+            seen = seen._replace(distributed=True)
+        if seen.torch_version is None:
+            version = _TORCH_VERSION.search(line)
+            if version:
+                seen = seen._replace(torch_version=version["version"])
+        self.situation = seen
+
+    def _note_child(self, line: str) -> None:
+        """Follow where a child's report begins, and where this process's own traceback does."""
+        if _TRACEBACK in line:
+            self._inside_traceback = True
+            if self._tracebacks_of_child is not None and not self._chained:
+                self._tracebacks_of_child += 1
+                if self._tracebacks_of_child > 1:
+                    self._tracebacks_of_child = None
+            self._chained = False
+        elif _CHAINED.search(line):
+            self._chained = True
+        if _CHILD.search(line):
+            headed = _TRACEBACK in line or _CHILD_WITHOUT_HEADER.search(line) is not None
+            self._tracebacks_of_child = int(headed)
+
+    def note(self, other: ErrorScanner) -> None:
+        """Take over the circumstances that another text showed, and not its errors."""
+        self.not_blocking = self.not_blocking or other.not_blocking
+        mine, its = self.situation, other.situation
+        self.situation = Situation(
+            mentions_dsa=mine.mentions_dsa or its.mentions_dsa,
+            distributed=mine.distributed or its.distributed,
+            torch_version=mine.torch_version or its.torch_version,
+        )
