@@ -1,11 +1,12 @@
 # Everything goes through these targets; CI runs `make test`. Needs Python 3.11 or newer (with its
 # venv module) and make; PYTHON=/path/to/python chooses another interpreter. No GPU needed.
-.PHONY: help demo test lab env colab-env clean
+.PHONY: help demo test docs lab env colab-env clean
 
 help:
 	@echo "make demo   run the tour notebook headless and print what a user sees"
 	@echo "make lab    open the tour in JupyterLab"
 	@echo "make test   run every check: linters, types, tests, notebooks, browser, old versions"
+	@echo "make docs   make docs/assertions.md from the catalogue of assertions"
 	@echo "make clean  remove what the targets above made"
 
 demo: env
@@ -16,6 +17,9 @@ lab: env
 
 test: env colab-env
 	@sh scripts/test
+
+docs: env
+	@.venv/bin/python -m scripts.make_docs
 
 env:
 	@sh scripts/make-env

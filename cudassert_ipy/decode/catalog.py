@@ -217,15 +217,16 @@ def _choose(
 
 def _values(entry: dict[str, Any]) -> dict[str, Any]:
     """Return a table of the TOML file as fields of :class:`KnownAssertion`."""
-    values = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
-    }
-    if "causes" in values:
-        pairs = values["causes"]
+    rest = dict(entry)
+    values: dict[str, Any] = {}
+    if "causes" in rest:
+        pairs = rest.pop("causes")
         values["causes"] = tuple(cause for cause, _ in pairs)
         values["remedies"] = tuple(remedy for _, remedy in pairs)
-    if "range" in values:
-        values["valid_range"] = ValidRange(**values.pop("range"))
+    if "range" in rest:
+        values["valid_range"] = ValidRange(**rest.pop("range"))
+    for key, value in rest.items():
+        values[key] = tuple(value) if isinstance(value, list) else value
     return values
 
 

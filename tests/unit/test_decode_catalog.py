@@ -11,6 +11,7 @@ import pytest
 
 from cudassert_ipy.checks.operators import table
 from cudassert_ipy.decode.catalog import Nature, catalog, normalize
+from scripts.make_docs import PAGE, anchor, page
 
 
 def test_rows_are_complete():
@@ -364,3 +365,23 @@ def test_rendered_line_is_what_the_driver_prints():
         "/pytorch/aten/src/ATen/native/cuda/Loss.cu:245: nll_loss_forward_reduce_cuda_kernel_2d: "
         "block: [4,0,0], thread: [31,0,0] Assertion `t >= 0 && t < n_classes` failed."
     )
+
+
+def test_the_page_of_all_assertions_is_current():
+    """docs/assertions.md is what the catalogue gives; `make docs` makes it."""
+    assert PAGE.read_text("utf-8") == page()
+
+
+def test_the_page_shows_every_text_and_links_to_existing_headings():
+    """Somebody who searches for a message finds it, and the way to what it means."""
+    text = page()
+    headings = {anchor(line[3:]) for line in text.splitlines() if line.startswith("## ")}
+
+    for row in catalog().rows:
+        assert f"## {row.title}" in text
+        assert all(expression in text for expression in row.expressions)
+        assert all(remedy in text for remedy in row.remedies)
+    links = re.findall(r"\]\(#([^)]*)\)", text)
+    assert len(links) >= len(catalog().rows)
+    assert set(links) <= headings
+    assert len(headings) == 1 + len({row.family for row in catalog().rows})
