@@ -26,6 +26,10 @@ _CAST = re.compile(
 )
 _MAX_NESTED = 8
 _SPACE = re.compile(r"\s+")
+# Logs inside logs escape or double quotes, and the backslash of `\n` at the end of a message.
+_QUOTE = re.compile(r'(?:\\++n)*+(?:\\*+")++')
+_XPU_DIRECTORIES = (["sycl", "xpu"], ["sycl", "aten"])
+_MEMBER = re.compile(r"\b(\w*\w)_\b")
 _LITERAL = re.compile(r"[\w:=<>&,;! -]*")
 _SEPARATOR = re.compile(r"[/\\]+")
 _CUT_OFF = frozenset({"", ".", "..", "...", "…"})
@@ -161,6 +165,10 @@ class Catalog:
         generic one, and no row of other operations fits as well.
         """
         text = normalize(expression)
+        if _components(file)[1:3] in _XPU_DIRECTORIES:
+            # PyTorch's kernels for Intel GPUs: the same checks, on members (`sizes_`), in files of
+            # other names. What is unmistakable in the CUDA kernels is so here.
+            text, file, function = _MEMBER.sub(r"\1", text), "", None
         row = _choose(self._by_expression.get(text, []), file, function)
         return row or _choose(self._matching(text), file, function)
 
@@ -185,12 +193,12 @@ def catalog() -> Catalog:
 
 
 def normalize(expression: str) -> str:
-    """Return ``expression`` without casts and white space, which differ between versions."""
+    """Return ``expression`` without casts, white space and escapes, which differ between logs."""
     for _ in range(_MAX_NESTED):
         previous, expression = expression, _CAST.sub(r"\1", expression)
         if previous == expression:
             break
-    return _SPACE.sub("", expression)
+    return _QUOTE.sub('"', _SPACE.sub("", expression))
 
 
 def base_name(path: str) -> str:

@@ -132,7 +132,9 @@ def test_casts_are_left_out_and_nothing_else(printed, plain):
     assert normalize(printed) == plain
 
 
-@pytest.mark.parametrize("piece", ["static_cast<", "static_cast<a>(", "(int)", "<", "(", " "])
+@pytest.mark.parametrize(
+    "piece", ["static_cast<", "static_cast<a>(", "(int)", "<", "(", " ", "\\", "\\n", '"', "a_"]
+)
 def test_a_hostile_expression_is_normalized_in_time(piece):
     """Thousands of half-open casts cost milliseconds."""
     start = time.perf_counter()
@@ -150,6 +152,38 @@ def test_casts_and_white_space_do_not_matter():
         "srcIndex < static_cast<IndexType>( srcSelectDimSize )", "Indexing.cu", None
     )
     assert row is catalog().by_key("embedding")
+
+
+@pytest.mark.parametrize("quote", ['\\"', '\\\\"', '""'])
+def test_escaped_quotes_do_not_matter(quote):
+    """A line inside JSON, a repr or CSV has its quotes escaped, once or more."""
+    row = catalog().by_key("grouped_mm_order")
+    printed = row.expression.replace("\\n", "\\\\n").replace('"', quote)
+
+    assert catalog().find(printed, "GroupMMCommon.cuh", None) is row
+
+
+@pytest.mark.parametrize(
+    ("expression", "file", "key"),
+    [
+        (
+            'index >= -sizes_[i] && index < sizes_[i] && "index out of bounds"',
+            "torch-xpu-ops/src/aten/sycl/Indexing.h",
+            "index_before_2_1",
+        ),
+        (
+            "t >= 0 && t < n_classes_",
+            "/build/third_party/torch-xpu-ops/src/ATen/native/xpu/sycl/LossNLL2d.cpp",
+            "nll_loss",
+        ),
+        ("index >= 0", "/build/src/ATen/native/xpu/sycl/FractionalMaxPool2dKernels.cpp", None),
+    ],
+)
+def test_kernels_for_intel_gpus_have_the_same_checks(expression, file, key):
+    """torch-xpu-ops was ported from the CUDA kernels; members have an underscore at their end."""
+    row = catalog().find(expression, file, "operator()")
+
+    assert (row.key if row else None) == key
 
 
 def test_the_same_expression_in_another_project_is_not_ours():
