@@ -1,11 +1,12 @@
 # Everything goes through these targets; CI runs `make test`. Needs Python 3.11 or newer (with its
 # venv module) and make; PYTHON=/path/to/python chooses another interpreter. No GPU needed.
-.PHONY: help demo test docs lab env colab-env clean
+.PHONY: help demo test fuzz docs lab env colab-env clean
 
 help:
 	@echo "make demo   run the tour notebook headless and print what a user sees"
 	@echo "make lab    open the tour in JupyterLab"
 	@echo "make test   run every check: linters, types, tests, notebooks, browser, old versions"
+	@echo "make fuzz   a million mutated logs through the decoder (make test takes 20,000)"
 	@echo "make docs   make docs/assertions.md from the catalogue of assertions"
 	@echo "make clean  remove what the targets above made"
 
@@ -17,6 +18,9 @@ lab: env
 
 test: env colab-env
 	@sh scripts/test
+
+fuzz: env
+	@CUDASSERT_FUZZ=$${CUDASSERT_FUZZ:-1000000} .venv/bin/python -m pytest -q --timeout=0 tests/fuzz
 
 docs: env
 	@.venv/bin/python -m scripts.make_docs

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cudassert_ipy.decode.catalog import catalog, normalize
-from cudassert_ipy.decode.host_report import HostReport
+from cudassert_ipy.decode.host_report import HostReport, Reported
 from cudassert_ipy.decode.lines import LineSplitter
 from cudassert_ipy.decode.place import is_name, place, rank_in
 from cudassert_ipy.decode.repeats import Repeats
@@ -28,7 +28,6 @@ from cudassert_ipy.model import Assertion
 if TYPE_CHECKING:
     from cudassert_ipy.decode.catalog import KnownAssertion
     from cudassert_ipy.decode.error_text import ErrorText
-    from cudassert_ipy.decode.host_report import Reported
     from cudassert_ipy.model import Platform
 
 MAX_GROUPS = 200
@@ -49,25 +48,16 @@ _ANCHOR = re.compile(
     r"|(?P<hip>Device-side assertion )(?=`)"
     r"|(?P<short>Assertion )(?=[`'\u2018])"  # without the numbers, or with garbled ones
 )
-_EXPRESSION = 4000
-
-_INDEX = r"\[ ?(\d{1,10}), ?(\d{1,10}), ?(\d{1,10}) ?\]"
-# Everything is found from this anchor outwards, so that no regex has to search for a path's start
-# (which takes quadratic time on a long line without blanks).
-_ANCHOR = re.compile(
-    rf"(?P<where>block|global id): {_INDEX}, (?:thread|local id): {_INDEX}"
-    r"(?::? Assertion (?P<verbose>failed: (?=`))?)"
-    r"|(?P<hip>Device-side assertion )(?=`)"
-    r"|(?P<short>Assertion )(?=[`'\u2018])"  # without the numbers, or with garbled ones
-)
-_SAME_SHAPE = re.compile(rb"block: \[[\d,]+\], thread: \[[\d,]+\] Assertion ")
-_SHAPE = rb"block: \[[\d,]++\], thread: \[[\d,]++\] Assertion "
+# Kernels that print and trap by themselves (DeepEP); the error is a launch failure then.
+_TRAP = re.compile(r"Assertion failed: (\S{1,300}\.cuh?):(\d{1,9}), condition: (.{1,500})")
+_HANDLER = b"AssertHandler::printMessage"  # of SYCL: what follows is the device's
 _EXPRESSION = re.compile(
     r"(?:`(?P<quoted>.*?)[`'] failed|['\u2018](?P<single>.*?)['\u2019] failed"
-    r"|(?P<bare>[^`'\u2018].*?) failed)\.?"
+    r'|"(?P<double>.*?)" failed'
+    r"|(?P<bare>[^`'\"\u2018].*?) failed)\.?"
 )
 # The end of a line that was cut off; taken only if the catalogue knows what is left.
-_CUT_EXPRESSION = re.compile(r"[`'\u2018]?(?P<cut>[^`\u2019]*?)[`'\u2019]?\s*$")
+_CUT_EXPRESSION = re.compile(r"[`'\u2018]?(?P<cut>.*?)[`'\u2019]?(?: f(?:ail?e?)?)?\s*$")
 _GLIBC = re.compile(r"`[^`]*' failed")  # assert() of C: the device closes with a backtick
 _VERBOSE_EXPRESSION = re.compile(r"`(?P<quoted>.*?)`: (?P<message>.*)")
 _DEVICE_SOURCE = re.compile(r"\.(?:cuh?|hip)$", re.IGNORECASE)
@@ -138,6 +128,7 @@ class AssertionParser:
         self._repeats = Repeats()
         self._wrapped = Wrapped()
         self._report = HostReport()
+        self._handled = False
 
     @property
     def platform(self) -> Platform:
@@ -165,7 +156,7 @@ class AssertionParser:
         groups += [
             group
             for group in self._unproven.values()
-            if group.expression not in proven and group.belongs_to(error)
+            if not any(item in group.expression for item in proven) and group.belongs_to(error)
         ]
         return tuple(group.assertion() for group in groups)
 
@@ -186,8 +177,9 @@ class AssertionParser:
             if any(self._parse_joined(joined) for joined in continued.joined):
                 return False
             self._parse_cut(continued.abandoned)
-        if b"ssertion " not in line:
+        if b"ssert" not in line:
             return False
+        self._handled = self._handled or _HANDLER in line
         if self._repeats.is_repeat(line):
             return True
         text = line.decode("utf-8", "replace")
@@ -195,8 +187,14 @@ class AssertionParser:
         if len(groups) == 1:
             self._repeats.remember(line, groups[0])
         elif not groups:
+            rank = rank_in(text, None)
             for reported in self._report.read_line(text):
-                self._add_reported(reported, rank_in(text, None))
+                self._add_reported(reported, rank)
+            trap = _TRAP.search(text)
+            if trap:
+                expression = unescaped(trap[3])
+                reported = Reported(expression, trap[1], int(trap[2]), None, None, None)
+                self._add_reported(reported, rank, self._unproven, MAX_UNPROVEN)
         return False
 
     def _parse(self, text: str, *, joined: bool = False) -> list[_Group]:
@@ -250,7 +248,7 @@ class AssertionParser:
         expression = unescaped(next(text for text in match.groups() if text is not None))
         file, line, function = place(head)
         groups, limit = self._groups, MAX_GROUPS
-        if anchor["short"] and not is_name(function) and (not file or "block:" in (function or "")):
+        if function and not is_name(function) and not _is_signature(function, file, anchor):
             function = None  # words of a person or pieces of another line
         row = catalog().find(expression, file, function)
         if row is None:
@@ -261,13 +259,13 @@ class AssertionParser:
         if anchor["short"]:
             if row is None and _GLIBC.match(match[0]):
                 return None
-            if row is None or not file:
+            if (row is None or not file) and not self._handled:
                 groups, limit = self._unproven, MAX_UNPROVEN
         numbers = [int(number) for number in anchor.groups()[1:7] if number is not None]
         platform: Platform = "cuda"
         if anchor["hip"]:
             platform = "hip"
-        elif anchor["where"] == "global id":
+        elif anchor["where"] == "global id" or (anchor["short"] and self._handled):
             platform = "xpu"
         group = _group(
             groups,
@@ -294,11 +292,17 @@ class AssertionParser:
             group.plain_count += 1
         return group
 
-    def _add_reported(self, reported: Reported, rank: int | None) -> None:
+    def _add_reported(
+        self,
+        reported: Reported,
+        rank: int | None,
+        groups: _Groups | None = None,
+        limit: int = MAX_GROUPS,
+    ) -> None:
         row = catalog().find(reported.expression, reported.file, reported.function)
         group = _group(
-            self._groups,
-            MAX_GROUPS,
+            self._groups if groups is None else groups,
+            limit,
             _Group(
                 expression=reported.expression,
                 file=reported.file,
@@ -325,6 +329,13 @@ def _group(groups: _Groups, limit: int, new: _Group) -> _Group | None:
     if key not in groups and len(groups) < limit:
         groups[key] = new
     return groups.get(key)
+
+
+def _is_signature(function: str, file: str, anchor: re.Match[str]) -> bool:
+    """Whether ``function`` can be a full signature; the driver may have cut its end off."""
+    if anchor["short"]:
+        return bool(file) and "block:" not in function
+    return bool(file) or function.count("(") == function.count(")")
 
 
 def _file_and_function(head: str) -> tuple[str, str | None]:

@@ -16,6 +16,7 @@ MAX_LINE = 64 * 1024
 _ANSI = re.compile(
     rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\^_]|\x1b[()][0-9A-Za-z]"
 )
+_NO_BREAK_SPACE = b"\xc2\xa0"  # text that was copied from a web page
 _END_OF_ASSERTION = b" failed."
 
 
@@ -81,4 +82,6 @@ class LineSplitter:
 
 
 def _plain(line: bytes) -> bytes:
-    return _ANSI.sub(b"", line) if b"\x1b" in line else line
+    if b"\x1b" in line:
+        line = _ANSI.sub(b"", line)
+    return line.replace(_NO_BREAK_SPACE, b" ") if _NO_BREAK_SPACE in line else line

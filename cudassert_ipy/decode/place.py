@@ -24,10 +24,11 @@ _MAX_ROOTED = 400
 _GLUED = re.compile(
     r"^(?:[\d.,?]+(?:[A-Za-z]{1,10}/s|s/[A-Za-z]{1,10}?)(?=/|\.\./)|[\d,]+(?=/)|(?:\\[nrt])+(?=[/.A-Za-z]))"
 )
+_REPR = re.compile(r".*\\[nrt](?=/|\.\./|[A-Za-z]:[\\/])")  # the line in front, inside a repr
 _TWICE = re.compile(r".*\.cuh?(?=/)")  # two processes have printed theirs at once
 # torch.distributed and torchrun, mpirun, accelerate and Lightning, srun --label.
 _RANK = re.compile(
-    r"\[(?:rank|default) ?:?(\d{1,6})\]|\brank[ =:]?(\d{1,6})\b(?=[\]:,)])"
+    r"\[(?:rank|default) ?:?(\d{1,6})\]|\brank(?:=(\d{1,6})\b|[ :]?(\d{1,6})\b(?=[\]:,)]))"
     r"|^\s*\[\d{1,6},(\d{1,6})\]<|^\s*(?:(\d{1,6}): |\[(\d{1,6})\]:)",
     re.IGNORECASE,
 )
@@ -88,7 +89,7 @@ def _path(head: str) -> str:
     """Return the path that ``head`` ends with."""
     reversed_path = _PATH_REVERSED.match(head[::-1])
     path = _GLUED.sub("", reversed_path[0][::-1]) if reversed_path else ""
-    path = _TWICE.sub("", path)
+    path = _TWICE.sub("", _REPR.sub("", path))
     whole = path[:1] in ("/", ".", "\\") or path[1:2] == ":"
     if not whole and ("/" in path or "\\" in path):
         # Cut at a blank inside the path: "/home/me/my project/kernel.cu".

@@ -38,6 +38,7 @@ class Wrapped:
         self._first = b""
         self._tight = b""
         self._spaced = b""
+        self._unindented = b""
 
     @property
     def is_open(self) -> bool:
@@ -50,6 +51,7 @@ class Wrapped:
         if not self._first and _starts(line):
             self._first = line
             self._tight = self._spaced = _without_frame(line, front=False)
+            self._unindented = self._tight
         return result
 
     def close(self) -> bytes:
@@ -66,10 +68,12 @@ class Wrapped:
             return Continued((), first)
         self._tight += rest
         self._spaced += b" " + rest
-        if _END not in self._tight and _END not in self._spaced:
+        self._unindented += rest.lstrip()
+        readings = (self._tight, self._spaced, self._unindented)
+        if not any(_END in reading for reading in readings):
             return None
         self._first = b""
-        return Continued((self._tight, self._spaced), first)
+        return Continued(readings, first)
 
 
 def _starts(line: bytes) -> bool:
