@@ -19,22 +19,34 @@ if TYPE_CHECKING:
 MAX_MESSAGE = 500
 
 _RUNTIME = re.compile(
-    r"(?:(?P<platform>CUDA|HIP|XPU) (?:driver |runtime )?(?:error|warning)"
-    r"(?: \d+ at \S{1,200}|\(\d+\))?[:,] ?"  # ggml; PaddlePaddle
+    r"(?:(?P<platform>CUDA|HIP|XPU|[Cc]uda) (?:driver |runtime )?(?P<error>[Ee]rror|warning)"
+    r"(?: \d+(?: at \S{1,200})?|\(\d+\))?[:,] ?"  # ggml, Warp; PaddlePaddle
     r"|CUDA: "  # DGL, MXNet
-    r"|cuda runtime error \((?P<number>\d+)\) ?: ?"  # torch <= 1.9; the number of its CUDA version
+    r"|cuda runtime error \((?P<number>\d+)\) ?: ?"  # torch <= 1.9; the number is of its CUDA
     r"|THCudaCheck FAIL .{0,300}?error=(?P<check>\d+) ?: ?"
     r"|Triton Error \[(?:CUDA|HIP)\]: (?: ?Code: \d+, Mess+age: )?"
-    r"|(?:CUDA|[Cc]uda) failure (?:\d+ ?:? ?)?(?:'|(?<=: ))"  # NCCL; ONNX Runtime
+    r"|(?:CUDA|[Cc]uda) failure (?:\d+ ?:? ?|\S{1,200}:\d+: )?(?:'|(?<=: ))"  # NCCL; ONNX Runtime
     r"|cu[A-Z]\w{2,60} failed: "  # PyCUDA
     r"|Cuda (?:Runtime|Driver) \("  # TensorRT
+    r"|\b\w{2,40}:? failed (?:to synchronize|on \d\w\w step): |parallel_for failed: "  # thrust
+    r"|(?:cuda\w{1,40}\(\)|cuda) failed with error:? (?:\d+ )?"  # tiny-cuda-nn, spconv
+    r"|GPUassert: |(?:cudaCheckError\(\)|CUDA kernel) failed ?: |\berror in \w{1,80}: "
     r"|Program hit \w{1,80} \(error \d+\) due to \")(?P<text>.*)"  # compute-sanitizer
 )
-_MXNET = re.compile(r"cudaSuccess \(\d+ vs\. \d+\) .{0,200}?ErrStr: ?(?P<text>.*)")
+# What glog and its kin print of a failed comparison.
+_CHECK = re.compile(
+    r"cudaSuccess(?: == \w{1,40})? \(\d+ vs\. \d+\) .{0,200}?(?:ErrStr: ?|Error: )(?P<mxnet>.*)"
+    r"|cudaSuccess \(\d+ vs\. \d+\)\s+(?P<caffe>.*)"
+    r"|cudaSuccess\. \d+ vs 0\. Error at: \S{1,200}: (?P<caffe2>.*)"
+)
+_HELPER = re.compile(r"CUDA error at \S{1,200}:\d+ code=(?P<code>\d+)\(\w+\)")  # CUDA's samples
 # What may follow the words of an error where they are not part of somebody's sentence.
 _END_OF_STATEMENT = re.compile(
-    r"\s*(?:$|[.!]\s*$|['\"`>)|│]|\\n|[-;] |at\s*(?:$|[^\s.:/\\]*[.:/\\])"
-    r"|\((?:function |\w+ at |error |\d|Triggered))"
+    r"\s*(?:$|[.!]\s*$|['\"`>)]|[|│][\s|│]*$|\*\*|\\n|at\s*(?:$|[^\s.:/\\]*[.:/\\])"
+    r"|[-;] (?!(?i:how|why|what|solved|is ))|\. use CUDA_LAUNCH_BLOCKING"
+    r"|\((?:function |in function |\w+ at |error |code |\d|Triggered)"
+    r"|Error from |\S{1,200}:\d+\s*$|\S{1,100}\.cu\w? \d"
+    r"|CUDA kernel errors might|Search for `|Compile with|For debugging|For more detailed)"
 )
 _NAMED = re.compile(r"(?P<name>(?:cuda|hip)Error[A-Za-z]{1,60})(?:: ?| )(?P<text>.*)")
 _DRIVER = re.compile(
@@ -58,14 +70,18 @@ _ROCR = re.compile(
     r"(?P<fault>Memory access fault by GPU node|HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION"
     r"|HSA_STATUS_ERROR_MEMORY_FAULT)|HSA_STATUS_ERROR_EXCEPTION|HW Exception by GPU node"
 )
-_LIBRARY = re.compile(
-    r"(?:(?:CUDA|HIP) error: )?"
+_STATUS_NAME = (
     r"(?:(?:CUBLAS|CUDNN|CUSPARSE|CUSOLVER|CURAND|CUTENSOR|HIP[A-Z]{3,8}|MIOPEN|ROC[A-Z]{3,8})"
     r"_STATUS_(?!SUCCESS)[A-Z_]+|CUFFT_(?!SUCCESS)[A-Z_]+"
+    r"|miopenStatus(?!Success)\w+|rocblas_status_(?!success)\w+)"
+)
+_STATUS = re.compile(_STATUS_NAME)
+_LIBRARY = re.compile(
+    rf"(?:(?:CUDA|HIP) error: )?(?:{_STATUS_NAME}"
     r"|(?:cuDNN|CuDNN|cuSPARSE|cusparse|cuSOLVER|cusolver|cuFFT|cuRAND|MIOpen|miopen) [Ee]rror"
     r"|cublas runtime error|(?:CUBLAS|CUDNN|CUFFT|CUSPARSE|CUSOLVER) failure \d"
-    r"|miopenStatus(?!Success)\w+|rocblas_status_(?!success)\w+"
-    r"|NCCL [Ee]rror|nccl(?:UnhandledCuda|Internal|System)Error|unhandled cuda error)"
+    r"|NCCL [Ee]rror|nccl(?:UnhandledCuda|Internal|System)Error|unhandled cuda error"
+    r"|Creating MTGP constants failed)"  # cuRAND in torch <= 1.5
 )
 _AMD = re.compile(r"HIP|MI[Oo]|mio|ROC|roc")
 # A process that ends with these had a CUDA error, whose words are elsewhere or lost.
@@ -76,14 +92,18 @@ _WITHOUT_WORDS = re.compile(
 _SENTENCE = re.compile(
     r"(?:\b(?:[Yy]ou|[Ww]e|[Ii]f|[Ww]h(?:y|at(?!\()|en)|[Hh]ow|[Mm]y|[Yy]our)\b.*"
     r"|\bI (?:a|d|g|h|k|s|t|w)[a-z']+\b.*"  # not the level of a log line
-    r"|\b(?:[Tt]he|an?|about|like|says?|fix|solve|avoid|handle)) $"
+    r"|\b(?i:the|an?|about|like|says?|fix(?:ed|es)?|solved?|avoid|handle|echo|no|not|without"
+    r"|match(?:es|ing)?|contain(?:s|ing)?|expect(?:ed|ing)?):?|^\s*[-*•])"
+    r" (?:[\w.]{1,60}(?:Error|Exception): )?$|^\s*[-*] ['\"]$"
 )
+# Comments, headings, tables, and titles.
+_WRITING = re.compile(r"\s*(?:(?:>>>? ?)?#{1,6} |//|\| .{0,200}\|\s*\S|(?:Title|Subject): )")
 _QUOTING = re.compile(
     r"(?:[:,\[{]\s*|(?<![=!<> ])=|(?<!raise )(?<![\w.])[\w.]{1,60}(?:Error|Exception)\()$"
 )
 _BEFORE = 200
 _COLON = re.compile(
-    r"[:\]>)]\s*(?:\w+(?:Error|Exception)\(['\"])?$|^\w+(?:Error|Exception)\(['\"]$"
+    r"(?:[:\]>)]|cudaErrorCudartUnloading)\s*(?:\w+(?:Error|Exception)\(['\"])?$|^\w+(?:Error|Exception)\(['\"]$"
 )
 
 
@@ -112,7 +132,7 @@ def read_message(text: str) -> ErrorText | None:
 
 def read_log_line(line: str) -> ErrorText | None:
     """Return the first CUDA error that a line of a log tells of, or None."""
-    if line.lstrip().startswith(("# ", "//")):
+    if _WRITING.match(line):
         return None
     return _search(line, only_after_colon=False)
 
@@ -164,7 +184,7 @@ def _runtime(match: re.Match[str]) -> ErrorText | None:
         )
         return _coded(old, match, platform) if old else _error("cuda_error", match)
     # A text that the table does not have: its platform word and "error" in front are enough.
-    if match["platform"] and "error" in introduction:
+    if match["platform"] in ("CUDA", "HIP", "XPU") and match["error"] == "error":
         return _error("cuda_error", match, platform=platform)
     return None
 
@@ -174,6 +194,8 @@ _FIRST_UNAMBIGUOUS = 200  # numbers from here on mean in CUDA before 10.1 nothin
 
 def _named(match: re.Match[str]) -> ErrorText | None:
     code = codes.by_name(match["name"])
+    if match["name"] == "hipErrorNoBinaryForGpu" and match["text"].startswith("Unable to find"):
+        return _error("no_kernel_image", match, code=209, sticky=False, platform="hip")
     if code is None or not match["text"].startswith(code.text):
         return None
     if not _ends(match, match.start("text") + len(code.text)):
@@ -185,13 +207,13 @@ def _driver(match: re.Match[str]) -> ErrorText | None:
     code = codes.by_name(match["name"])
     if code is None:
         return None
-    if not match["rest"].startswith(":") and not _ends(match, match.start("rest")):
+    if not match["rest"].lstrip().startswith(":") and not _ends(match, match.start("rest")):
         return None
     return _coded(code, match, "cuda")
 
 
-def _mxnet(match: re.Match[str]) -> ErrorText | None:
-    named = codes.by_text(match["text"])
+def _check(match: re.Match[str]) -> ErrorText | None:
+    named = codes.by_text(match["mxnet"] or match["caffe"] or match["caffe2"] or "")
     return _coded(named[0], match, "cuda") if named else None
 
 
@@ -266,7 +288,9 @@ _READERS = (
     (_NAMED, _named),
     (_DRIVER, _driver),
     (_NUMBA, _numba),
-    (_MXNET, _mxnet),
+    (_CHECK, _check),
+    (_HELPER, _numba),
+    (_STATUS, _library),
     (_BARE_ASSERT, _bare_assert),
     (_OUT_OF_MEMORY, _out_of_memory),
     (_FORKED, _forked),
@@ -279,7 +303,9 @@ _READERS = (
     (_STARTING, _numbered),
 )
 # No person writes these, and what stands in front of them may be anything.
-_UNMISTAKABLE = frozenset({_NAMED, _DRIVER, _NUMBA, _MXNET, _SYCL, _ROCR, _STARTING})
+_UNMISTAKABLE = frozenset(
+    {_NAMED, _DRIVER, _NUMBA, _CHECK, _HELPER, _STATUS, _SYCL, _ROCR, _STARTING}
+)
 
 
 def _ends(match: re.Match[str], end: int) -> bool:

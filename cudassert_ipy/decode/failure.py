@@ -250,6 +250,8 @@ def _error_of(exc: BaseException, scanner: ErrorScanner) -> ErrorText | None:
         # Its message is the traceback of another process or thread, not a person's sentence.
         error = carried.error
         return error._replace(child=True) if error and of_child else error
+    if isinstance(exc, AssertionError):
+        return None  # Python's own, whatever it says
     error = read_message(text.strip().split("\n", 1)[0])
     if error and error.kind == "library_error" and carried.error and carried.error.sticky:
         error = carried.error  # NCCL names CUDA's own error in its last line

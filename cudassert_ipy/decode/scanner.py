@@ -32,10 +32,12 @@ _CHILD = re.compile(
     r"|in DataLoader worker process|-- Process \d+ terminated with the following error"
     r"|^\[\d+:\w+\]:?\s*$"  # ipyparallel's engines
     r"|^Process \w{0,40}Process-\d+(?::\d+)*:\s*$"  # multiprocessing's own report
+    r"|Worker failed with error"  # vLLM
     r"|^\s*traceback : Traceback"  # torchrun's summary; the ranks' own reports come before it
 )
 # Of these, the child's traceback has no header of its own.
-_CHILD_WITHOUT_HEADER = re.compile(r"RemoteError|RayTaskError")
+_CHILD_WITHOUT_HEADER = re.compile(r"RemoteError|RayTaskError|Worker failed")
+_BOOTSTRAP = re.compile(r'multiprocessing[/\\]process\.py", line \d+, in _bootstrap')
 _NOT_BLOCKING = "CUDA kernel errors might be asynchronously reported"
 _HIP_NOT_BLOCKING = "HIP kernel errors might be asynchronously reported"
 _DSA_HINT = "TORCH_USE_CUDA_DSA"
@@ -49,14 +51,15 @@ _TORCH_VERSION = re.compile(
 )
 _CANDIDATE = re.compile(
     rb"Error|Exception|xception |Traceback|File \"|OutOfRes|Raised|Remote|rocess|\[\d+:\w+\]"
-    rb"|CU|HIP|HSA_|HW Exc|XPU|[Cc]ud|cu[A-Z]|cublas|cusol|cuspa|MIO|miopen|NCCL|nccl|Triton"
+    rb"|CU|HIP|hipE|HSA_|HW Exc|XPU|[Cc]ud|cu[A-Z]|cublas|cusol|cuspa|MIO|miopen|NCCL|nccl|Triton"
     rb"|device-side|out of |Out of |ROC|rocblas|_ERROR_|nvrtc|c10|ErrStr|Memory access fault"
-    rb"|torch(?:==|[ :=])|[Tt]orch [Vv]ersion|replica"
+    rb"|torch(?:==|[ :=])|[Tt]orch [Vv]ersion|replica|GPUassert|error in |MTGP|Encountered"
+    rb"|failed (?:to sync|on )|_for failed"
 )
 _SPEAKS = re.compile(
-    r"CU|HIP|HSA_|HW Exc|XPU|[Cc]ud|cu[A-Z]|cublas|cusol|cuspa|MIO|miopen|NCCL|nccl|Triton"
+    r"CU|HIP|hipE|HSA_|HW Exc|XPU|[Cc]ud|cu[A-Z]|cublas|cusol|cuspa|MIO|miopen|NCCL|nccl|Triton"
     r"|device-side|out of |Out of |ROC|rocblas|_ERROR_|nvrtc|c10|ErrStr|Memory access fault"
-    r"|Error \d"
+    r"|Error \d|GPUassert|error in |MTGP|failed (?:to sync|on )|_for failed"
 )
 
 
@@ -73,8 +76,8 @@ class ErrorScanner:
         self._without_words: ErrorText | None = None
         self._source_beyond = -1
         self._inside_traceback = False
-        self._chained = False
-        self._tracebacks_of_child: int | None = None
+        self._first_sticky_was_raised = False
+        self._children = _ChildReports()
 
     @property
     def error(self) -> ErrorText | None:
@@ -93,20 +96,36 @@ class ErrorScanner:
             line = line[prefix.end() :]
         if self._is_source(line):
             return
+        if _TRACEBACK in line:
+            self._inside_traceback = True
         self._note_situation(line)
-        self._note_child(line)
-        error = self._error_of(line)
+        self._children.read_line(line)
+        lead = _LEAD.match(line)
+        exception = _EXCEPTION.match(line, lead.end() if lead else 0)
+        error = self._error_of(line, exception)
         if error is not None:
-            error = error._replace(child=self._tracebacks_of_child is not None)
-            self._first = self._first or error
-            if error.sticky and self._first_sticky is None:
-                self._first_sticky = error
+            relayed = prefix is not None and "pid=" in prefix[0]
+            error = error._replace(child=relayed or self._children.reporting)
+            self._remember(error, raised=exception is not None)
 
-    def _error_of(self, line: str) -> ErrorText | None:
-        start = _LEAD.match(line)
-        exception = _EXCEPTION.match(line, start.end() if start else 0)
+    def _remember(self, error: ErrorText, *, raised: bool) -> None:
+        self._first = self._first or error
+        if not error.sticky:
+            return
+        if self._first_sticky is None:
+            self._first_sticky, self._first_sticky_was_raised = error, raised
+        elif raised and not self._first_sticky_was_raised:
+            # C++ printed the error before Python raised it, and only Python tells whose it is.
+            self._first_sticky_was_raised = True
+            if error.code == self._first_sticky.code:
+                self._first_sticky = self._first_sticky._replace(child=error.child)
+
+    def _error_of(self, line: str, exception: re.Match[str] | None) -> ErrorText | None:
         if exception:
             self._inside_traceback = False
+            if exception["name"].endswith("AssertionError"):
+                self.last_exception = exception[0].strip()[:MAX_MESSAGE]
+                return None  # Python's own, whatever it says
             self.last_exception = exception[0].strip()[:MAX_MESSAGE]
             message = exception["message"]
             error = read_message(message)
@@ -126,6 +145,7 @@ class ErrorScanner:
         if _TRACEBACK_FILE.match(line, start):
             self._source_beyond = start
             self._note_situation(line)
+            self._children.read_line(line)
             return True
         if self._source_beyond >= 0:
             if start > self._source_beyond:
@@ -149,21 +169,6 @@ class ErrorScanner:
                 seen = seen._replace(torch_version=version["version"])
         self.situation = seen
 
-    def _note_child(self, line: str) -> None:
-        """Follow where a child's report begins, and where this process's own traceback does."""
-        if _TRACEBACK in line:
-            self._inside_traceback = True
-            if self._tracebacks_of_child is not None and not self._chained:
-                self._tracebacks_of_child += 1
-                if self._tracebacks_of_child > 1:
-                    self._tracebacks_of_child = None
-            self._chained = False
-        elif _CHAINED.search(line):
-            self._chained = True
-        if _CHILD.search(line):
-            headed = _TRACEBACK in line or _CHILD_WITHOUT_HEADER.search(line) is not None
-            self._tracebacks_of_child = int(headed)
-
     def note(self, other: ErrorScanner) -> None:
         """Take over the circumstances that another text showed, and not its errors."""
         self.not_blocking = self.not_blocking or other.not_blocking
@@ -173,3 +178,30 @@ class ErrorScanner:
             distributed=mine.distributed or its.distributed,
             torch_version=mine.torch_version or its.torch_version,
         )
+
+
+class _ChildReports:
+    """Follows where the report of a child process begins, and where this process's own does."""
+
+    def __init__(self) -> None:
+        self._tracebacks: int | None = None
+        self._chained = False
+
+    @property
+    def reporting(self) -> bool:
+        return self._tracebacks is not None
+
+    def read_line(self, line: str) -> None:
+        if _TRACEBACK in line:
+            if self._tracebacks is not None and not self._chained:
+                self._tracebacks += 1
+                if self._tracebacks > 1:  # the first was in the report
+                    self._tracebacks = None
+            self._chained = False
+        elif _CHAINED.search(line):
+            self._chained = True
+        if _CHILD.search(line):
+            headed = _TRACEBACK in line or _CHILD_WITHOUT_HEADER.search(line) is not None
+            self._tracebacks = int(headed)
+        elif _BOOTSTRAP.search(line):
+            self._tracebacks = 1

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cudassert_ipy import messages
+from cudassert_ipy.decode.known_bugs import possible_bugs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,12 +40,22 @@ def judge(diagnosis: Diagnosis, changed: Sequence[str]) -> Diagnosis:
         # The device did find a bad value: what ran here were not the values of that run.
         outcome = "inconclusive"
         doubts.append(messages.DOUBT_NOT_MET)
-    if not doubts:
+    said = [*doubts, *_bugs(diagnosis)]
+    if not said:
         return diagnosis
-    note = " ".join([*([replay.note] if replay.note else []), *doubts])
+    note = " ".join([*([replay.note] if replay.note else []), *said])
     if finding is not None:
         finding = replace(finding, certainty="depends_on_substitutes")
     return replace(diagnosis, finding=finding, replay=replace(replay, outcome=outcome, note=note))
+
+
+def _bugs(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """Return the known bugs of this torch that fit, where the data turned out to be good."""
+    failure, replay, where = diagnosis.failure, diagnosis.replay, diagnosis.environment
+    if failure is None or replay is None or replay.outcome != "clean" or where.simulated:
+        return ()
+    operations = [row.operation for row in diagnosis.tensors]
+    return possible_bugs(where.torch, failure, operations=operations)
 
 
 def _asserted(failure: Failure | None) -> bool:

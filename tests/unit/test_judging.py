@@ -1,6 +1,10 @@
 from __future__ import annotations
 
-from cudassert_ipy.model import Assertion, Diagnosis, Failure, Finding, Replay
+from dataclasses import replace
+
+import pytest
+
+from cudassert_ipy.model import Assertion, Diagnosis, Environment, Failure, Finding, Replay
 from cudassert_ipy.notebook.judging import judge
 
 EMBEDDING = "torch.nn.functional.embedding"
@@ -61,3 +65,30 @@ def test_a_clean_replay_after_an_assert_is_not_clean():
     judged = judge(diagnosis(outcome="clean"), ())
     assert judged.replay.outcome == "inconclusive"
     assert judge(diagnosis(outcome="clean", state="checkpoint"), ()).replay.outcome == "clean"
+
+
+@pytest.mark.parametrize("state", ["after_failure", "checkpoint"])
+def test_known_bug_of_this_torch_is_named_where_the_data_is_good(state):
+    """A clean replay and a torch with a bug that fits: one possibility, with its thread."""
+    given = replace(
+        diagnosis(outcome="clean", state=state), environment=Environment(torch="1.8.1+cu111")
+    )
+
+    assert "pytorch/pytorch#55027" in judge(given, ()).replay.note
+
+
+@pytest.mark.parametrize(
+    ("outcome", "environment"),
+    [
+        ("raised", Environment(torch="1.8.1+cu111")),
+        ("timed_out", Environment(torch="1.8.1+cu111")),
+        ("clean", Environment(torch="2.15.0+cu130")),
+        ("clean", Environment(torch="1.8.1+cu111", simulated=True)),
+        ("clean", Environment()),
+    ],
+)
+def test_no_bug_is_named_otherwise(outcome, environment):
+    """Not beside a finding, without a replay that ended, in another torch, or on the simulator."""
+    given = replace(diagnosis(outcome=outcome, state="checkpoint"), environment=environment)
+
+    assert judge(given, ()) == given
