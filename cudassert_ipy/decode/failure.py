@@ -9,6 +9,7 @@ from cudassert_ipy.decode import codes
 from cudassert_ipy.decode.advice import Situation, advice
 from cudassert_ipy.decode.assertions import AssertionParser
 from cudassert_ipy.decode.error_text import MAX_MESSAGE, ErrorText, read_message
+from cudassert_ipy.decode.host_report import HOST_REPORT
 from cudassert_ipy.decode.lines import LineSplitter
 from cudassert_ipy.decode.scanner import ErrorScanner
 from cudassert_ipy.model import Failure
@@ -124,6 +125,9 @@ def decode_exception(exc: BaseException, captured: bytes = b"") -> Failure:
         error = _error_of(node, scanner)
         if error is not None:
             errors.append(error)
+            # Builds of torch that track device-side assertions report them in the error's text.
+            report = "\n".join(text for text in _strings(node) if HOST_REPORT in text)
+            parser.feed(f"\n{report}\n".encode("utf-8", "replace"))
     error = next((item for item in errors if item.sticky), None) or (errors[0] if errors else None)
     from_stderr = parser.close(error)
     failure = _failure(

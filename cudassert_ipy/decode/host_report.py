@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+HOST_REPORT = "GPU assertion failure message"
+"""Words that the report of an assertion starts with."""
+
 _FIELD = re.compile(
     r"(GPU assertion failure message|File containing assertion"
     r"|Device function containing assertion|Thread ID that failed assertion"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from cudassert_ipy.decode.catalog import KnownAssertion, base_name, catalog, normalize
+from cudassert_ipy.decode.catalog import KnownAssertion, catalog, normalize
 
 _MIN_LENGTH = 12  # of a normalized expression that says enough by itself
 
@@ -15,21 +15,19 @@ def find_inside(expression: str, file: str) -> KnownAssertion | None:
     The file must agree where it is known; without it, rows of other operations must not fit.
     """
     text = normalize(expression)
-    name = base_name(file)
     found = [
-        row
+        (known, row)
         for known, row in _searchable()
-        if known in text and (name in row.files if name else not row.generic)
+        if known in text and (row.is_in(file) if file else not row.generic)
     ]
     if not found:
         return None
-    longest = max(found, key=lambda row: len(row.expression))
-    short = normalize(longest.expression)
-    same = [row for row in found if normalize(row.expression) not in short or row is longest]
-    return longest if len({(row.operations, row.operand) for row in same}) == 1 else None
+    longest, best = max(found, key=lambda item: len(item[0]))
+    same = [row for known, row in found if known not in longest or known == longest]
+    return best if len({(row.operations, row.operand) for row in same}) == 1 else None
 
 
 @functools.cache
 def _searchable() -> tuple[tuple[str, KnownAssertion], ...]:
-    rows = ((normalize(row.expression), row) for row in catalog().rows)
-    return tuple((known, row) for known, row in rows if len(known) >= _MIN_LENGTH)
+    every = ((normalize(text), row) for row in catalog().rows for text in row.expressions)
+    return tuple((known, row) for known, row in every if len(known) >= _MIN_LENGTH)

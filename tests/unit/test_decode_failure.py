@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from cudassert_ipy.decode import codes
 from cudassert_ipy.decode.catalog import catalog
 from cudassert_ipy.decode.failure import decode_exception, decode_text, explain, is_suspect
 
+SAMPLES = Path(__file__).parents[1] / "samples" / "asserts"
 ASSERT = "CUDA error: device-side assert triggered"
 ASYNC = (
     "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace "
@@ -403,3 +405,14 @@ def test_decoding_imports_no_torch():
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
 
     assert result.stdout == "[]\n"
+
+
+def test_the_report_of_a_tracking_build_is_read_from_the_exception():
+    """A torch that tracks device-side assertions tells of them in the error's text only."""
+    text = (SAMPLES / "wording-host-report.txt").read_text("utf-8").partition(": ")[2]
+
+    failure = decode_exception(RuntimeError(text))
+
+    (assertion,) = failure.assertions
+    assert (failure.kind, failure.code, failure.context) == ("device_assert", 710, "dead")
+    assert (assertion.known, assertion.count, assertion.thread) == (True, 2, (31, 0, 0))
