@@ -49,7 +49,7 @@ CLI_BINARY = "it is not text"
 CLI_PACKED = "it is packed ({name}); unpack it first"
 CLI_DAMAGED = "it is damaged gzip data ({error})"
 CLI_CUT_OFF = "the packed file ends too early; what there is was read"
-CLI_TOO_LARGE_UNPACKED = "it unpacks to more than 2 GB; unpack it and pipe it in"
+CLI_TOO_LARGE_UNPACKED = "it unpacks to more than 1 GB; pipe it in unpacked"
 CLI_TOO_LARGE_NOTEBOOK = "it is larger than 200 MB, too large for a notebook"
 CLI_EMPTY = "it is empty"
 CLI_HEADING = "== {file} =="
@@ -272,8 +272,7 @@ KIND_EXPLANATIONS = {
     "launch_timeout": "A GPU kernel ran longer than the driver of a display GPU allows.",
     "hardware_error": "The GPU reported a hardware fault.",
     "ecc_error": "The GPU found a memory error that it cannot correct: hardware, not your code.",
-    "library_error": "A CUDA library (cuBLAS, cuDNN, NCCL …) failed. It may be a late echo of an "
-    "earlier error.",
+    "library_error": "A CUDA library (cuBLAS, cuDNN, NCCL …) failed.",
     "out_of_memory": "The GPU had no room for this allocation. Free tensors or make the batch "
     "smaller.",
     "no_kernel_image": "This build of PyTorch has no code for this GPU.",
@@ -708,7 +707,7 @@ ADVICE_XPU_LOST = (
     " a newer driver."
 )
 ADVICE_ROCM_ABORT = "ROCm ends the process at such an error: start it again."
-ADVICE_POSSIBLE_BUG = "If the data is good: {bug}"
+POSSIBLE_BUG = "One possibility, if the data is good: {bug}"
 ADVICE_BY_KIND = {
     "illegal_memory_access": (
         "A kernel used memory outside its tensors, for which no assertion is printed: suspect"
@@ -785,16 +784,16 @@ BUG_NO_ASSERTS = (
     " garbage ({thread}); 1.5.1 has them again."
 )
 BUG_RANDPERM = (
-    "torch.randperm on the GPU may return wrong indices in torch {version} with CUDA 11 ({thread}),"
-    " one possibility; make them on the CPU, or use 1.9."
+    "torch.randperm on the GPU may return wrong indices in torch {version} with CUDA 11 ({thread});"
+    " make them on the CPU, or use 1.9."
 )
 BUG_NLL_BACKWARD = (
-    "cross_entropy takes tensors that are not contiguous wrongly in torch {version} ({thread}), one"
-    " possibility; call .contiguous() on its input and target, or use 1.10.1."
+    "torch {version} reads tensors that are not contiguous wrongly in cross_entropy ({thread}); call"
+    " .contiguous() on its input and target, or use 1.10.1."
 )
 BUG_INDUCTOR = (
     "torch.compile with dynamic shapes may check a good index against a wrong bound in torch"
-    " {version} ({thread}), one possibility; run the step without torch.compile to compare."
+    " {version} ({thread}); run the step without torch.compile to compare."
 )
 
 # --- replay --------------------------------------------------------------------------------------

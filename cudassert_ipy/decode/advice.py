@@ -38,8 +38,7 @@ def advice(failure: Failure, *, situation: Situation = Situation()) -> tuple[str
             lines.append(_restart(failure))
         if failure.blocking is not True and failure.kind not in _NOWHERE:
             lines.append(_exact_line(failure, situation))
-    bugs = possible_bugs(situation.torch_version, failure)
-    lines += [messages.ADVICE_POSSIBLE_BUG.format(bug=bug) for bug in bugs]
+    lines += possible_bugs(situation.torch_version, failure)
     if failure.sticky and situation.mentions_dsa:
         lines.append(messages.ADVICE_DSA)
     return tuple(lines[:_MAX_ADVICE])

@@ -96,7 +96,9 @@ def possible_bugs(
         return ()
     names = [*operations, *(name for item in failure.assertions for name in item.operations)]
     return tuple(
-        bug.text.format(version=torch_version[:40], thread=bug.thread)
+        messages.POSSIBLE_BUG.format(
+            bug=bug.text.format(version=torch_version[:40], thread=bug.thread)
+        )
         for bug in KNOWN_BUGS
         if failure.kind in bug.kinds
         and bug.versions.fullmatch(torch_version)

@@ -30,6 +30,23 @@ def classify(error: BaseException) -> Context:
     return decode_exception(error).context
 
 
+def name_cause(failure: Failure, found: BaseException | None, captured: bytes) -> Failure:
+    """Return what CUDA itself says, where the error in the cell was only a consequence.
+
+    cuBLAS, cuDNN and NCCL fail in words of their own on a dead context.
+
+    Args:
+        failure: by the error in the cell.
+        found: the error that the device reported when it was asked.
+        captured: what the cell printed.
+
+    """
+    if failure.sticky is not None or failure.process == "child" or found is None:
+        return failure
+    cause = decode_exception(found, captured)
+    return replace(cause, blocking=failure.blocking) if cause.sticky else failure
+
+
 def decide_context(failure: Failure) -> Context:
     """Say whether this kernel's context is dead: by the text where it is sure, else by a probe."""
     if failure.process == "child" or failure.context == "alive":

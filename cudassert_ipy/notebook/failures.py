@@ -135,8 +135,9 @@ class Failures:
         if failure.kind == "not_cuda":
             return None
         if failure.context != "alive":
-            device.synchronize()  # CUDA prints its assertions only in a synchronizing call
-            failure = decode_exception(error, session.captures.cell_text())
+            found = device.synchronize()  # CUDA prints its assertions only in such a call
+            captured = session.captures.cell_text()
+            failure = diagnosing.name_cause(decode_exception(error, captured), found, captured)
         session.captures.sync()
         if failure.blocking is None and session.start.environment.get(BLOCKING) == "1":
             failure = replace(failure, blocking=True)  # the text never shows that they were

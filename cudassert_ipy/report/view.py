@@ -119,7 +119,8 @@ def _short(diagnosis: Diagnosis) -> View:
     elif failure is None or failure.kind == "not_cuda":
         title = phrase(messages.NO_CUDA_IN_TEXT)
     else:
-        sentences = (messages.KIND_EXPLANATIONS[failure.kind], _alive(diagnosis))
+        child = [messages.IN_CHILD] if failure.process == "child" else []
+        sentences = [messages.KIND_EXPLANATIONS[failure.kind], *child, _alive(diagnosis)]
         title = join([(*_failure_title(failure), Part(".")), *map(phrase, sentences)])
     return View(
         tone="quiet",

@@ -157,3 +157,50 @@ def test_run_cell_magic_from_code(simulated):
     simulated.run_cell(SETUP)
     with pytest.raises(OperandError):
         simulated.run_cell_magic("cuda_debug", "", "emb(dev)")
+
+
+CUBLAS = (
+    "raise RuntimeError('CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling "
+    "`cublasCreate(handle)`')"
+)
+WORKER = (
+    "raise RuntimeError('Caught RuntimeError in DataLoader worker process 0.\\n"
+    "Original Traceback (most recent call last):\\n"
+    "RuntimeError: CUDA error: device-side assert triggered')"
+)
+
+
+def test_library_error_on_a_live_device_is_decided_by_the_probe(simulated, capsys):
+    """The text alone does not tell; the device answers, so nothing is dead."""
+    simulated.run_cell(SETUP)
+    simulated.run_cell(CUBLAS)
+
+    shown = capsys.readouterr().out
+    assert "error from a CUDA library" in shown
+    assert "The CUDA context is alive" in shown
+    assert "dead" not in shown
+    simulated.run_cell("back = dev.cpu()")
+    assert simulated.user_ns["back"].tolist() == [[1, 2], [3, 10]]
+
+
+def test_library_error_after_an_assert_is_decided_by_the_probe(simulated, capsys):
+    """The same text where the device had asserted: its own words are found, and it is dead."""
+    simulated.run_cell(SETUP)
+    simulated.run_cell(f"rows = emb(dev)\n{CUBLAS}")
+
+    diagnosis = last_diagnosis()
+    assert (diagnosis.failure.kind, diagnosis.context) == ("device_assert", "dead")
+    assert diagnosis.failure.assertions[0].known
+    capsys.readouterr()
+
+
+def test_error_of_a_worker_process_leaves_this_kernel_alive(simulated, capsys):
+    """A DataLoader worker has a context of its own; the line says so."""
+    simulated.run_cell(SETUP)
+    simulated.run_cell(WORKER)
+
+    shown = capsys.readouterr().out
+    assert "child process" in shown
+    assert "CUDA context is dead" not in shown
+    simulated.run_cell("back = dev.cpu()")
+    assert simulated.user_ns["back"].tolist() == [[1, 2], [3, 10]]

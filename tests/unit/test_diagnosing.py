@@ -1,0 +1,45 @@
+"""What the device says when it is asked, beside what the error in the cell said."""
+
+from __future__ import annotations
+
+import pytest
+
+from cudassert_ipy.decode.failure import decode_exception
+from cudassert_ipy.notebook.diagnosing import name_cause
+
+CUBLAS = RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`")
+ILLEGAL = RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def test_cause_of_a_library_error_is_what_the_device_reports():
+    """cuBLAS failed because the context was dead."""
+    named = name_cause(decode_exception(CUBLAS), ILLEGAL, b"")
+
+    assert (named.kind, named.code, named.context) == ("illegal_memory_access", 700, "dead")
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        (CUBLAS, None),
+        (CUBLAS, RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")),
+        (RuntimeError("CUDA error: device-side assert triggered"), ILLEGAL),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), ILLEGAL),
+    ],
+)
+def test_error_that_is_sure_of_itself_stays(error, found):
+    """The first error decides, and a device without a fatal error says nothing of it."""
+    failure = decode_exception(error)
+
+    assert name_cause(failure, found, b"") == failure
+
+
+def test_childs_error_stays_the_childs():
+    """This process's own device has nothing to do with it."""
+    text = (
+        f"Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback (most\n{CUBLAS!r}"
+    )
+    failure = decode_exception(RuntimeError(f"{text}\nRuntimeError: {CUBLAS}"))
+
+    assert failure.process == "child"
+    assert name_cause(failure, ILLEGAL, b"") == failure
