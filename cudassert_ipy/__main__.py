@@ -46,9 +46,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     form = command.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help=messages.CLI_JSON)
     form.add_argument("--markdown", action="store_true", help=messages.CLI_MARKDOWN)
-    options, unknown = parser.parse_known_args(arguments)
+    options, others = parser.parse_known_args(arguments)
+    unknown = [item for item in others if item.startswith("-") and item != "-"]
     if unknown:  # said by the subcommand, whose usage lists what it accepts
-        command.error(messages.CLI_UNKNOWN.format(arguments=" ".join(unknown)))
+        command.error(messages.CLI_UNKNOWN.format(arguments=ascii(" ".join(unknown))))
+    options.files += others  # argparse leaves over the files behind an option
     return options
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from cudassert_ipy.model import Failure
 
 MAX_NOTEBOOK = 200 * 1024 * 1024
-MAX_UNPACKED = 2 * 1024**3
-"""A gzip bomb of 2 MB stops here, after some 20 seconds."""
+MAX_UNPACKED = 1024**3
+"""Of gzip data: a bomb of 1 MB would unpack to this, and one inside another to any size."""
 
 _CHUNK = 1 << 20
 _SAMPLE = 64 * 1024

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+import pty
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
+from cudassert_ipy.decode import document
 from cudassert_ipy.decode.catalog import catalog
 
 LINE = catalog().by_key("nll_loss").render((0, 0, 0), (7, 0, 0))
@@ -93,9 +99,10 @@ def test_unusable_input_is_status_2_with_the_reason(tmp_path, name, data, reason
     assert result.stderr.count(b"\n") == 1
 
 
-def test_powershell_log_in_utf16_is_read():
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+def test_powershell_log_in_utf16_is_read(encoding):
     """PowerShell's ``>`` writes UTF-16 with a byte order mark."""
-    result = run("--json", data=LOG.decode().replace("\n", "\r\n").encode("utf-16"))
+    result = run("--json", data=LOG.decode().replace("\n", "\r\n").encode(encoding))
 
     assert json.loads(result.stdout)["kind"] == "device_assert"
 
@@ -182,10 +189,11 @@ def test_reader_that_stops_reading_is_no_error():
 
 def test_wrong_usage_is_status_2_with_the_usage():
     """An unknown option gets the accepted ones."""
-    result = run("--jsn")
+    result = run("--jsn", "--x\x1b[31m")
 
     assert result.returncode == 2
     assert b"--json" in result.stderr
+    assert b"\x1b" not in result.stderr
 
 
 def test_explain_imports_no_torch():
@@ -199,3 +207,223 @@ def test_explain_imports_no_torch():
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
 
     assert result.stderr.endswith("[]")
+
+
+# --- several files, other inputs, other outputs --------------------------------------------------
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Return a directory with a log that has an error, one that has none, and one of bytes."""
+    (tmp_path / "bad.log").write_bytes(LOG)
+    (tmp_path / "good.log").write_bytes(b"all is well\n")
+    (tmp_path / "core").write_bytes(bytes(range(256)) * 20)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("names", "status"),
+    [
+        (["bad.log", "good.log"], 0),
+        (["good.log", "bad.log"], 0),
+        (["good.log", "good.log"], 1),
+        (["core", "bad.log"], 2),
+        (["good.log", "missing.log"], 2),
+    ],
+)
+@pytest.mark.parametrize("form", [[], ["--json"], ["--markdown"]])
+def test_status_of_several_files_is_that_of_grep(files, names, status, form):
+    """2 if any input was unusable, else 0 if anything was found, else 1."""
+    assert run(*form, *names, cwd=files).returncode == status
+
+
+def test_unusable_file_does_not_stop_the_others(files):
+    """Its reason is on stderr; the others are explained under their names, each on its own."""
+    result = run("core", "missing*.log", ".", "bad.log", "good.log", cwd=files)
+
+    assert result.stderr.decode().splitlines() == [
+        "cannot explain core: it is not text",
+        "cannot explain missing*.log: no file matches",
+        "cannot explain .: Is a directory",
+    ]
+    shown = result.stdout.decode()
+    assert shown.index("== bad.log ==") < shown.index("cross_entropy") < shown.index("== good.log")
+    assert shown.endswith("== good.log ==\nNo CUDA error found in this text.\n")
+
+
+def test_json_of_several_files_is_an_array(files):
+    """One object for each usable file, in order; the failure in it is that of one file alone."""
+    (files / "a.ipynb").write_bytes(notebook(STREAM))
+    result = run("--json", "bad.log", "core", "a.ipynb", "good.log", cwd=files)
+
+    records = json.loads(result.stdout)
+    assert [list(record) for record in records] == [["file", "place", "failure"]] * 3
+    assert [record["file"] for record in records] == ["bad.log", "a.ipynb", "good.log"]
+    assert [record["place"] for record in records] == [None, "cell 1 from the top", None]
+    assert records[0]["failure"] == json.loads(run("--json", "bad.log", cwd=files).stdout)
+
+
+def test_one_file_has_no_heading(files):
+    """A heading is for telling files apart."""
+    assert run("bad.log", cwd=files).stdout.decode().startswith("\N{BALLOT X} Device-side assert")
+
+
+def test_options_may_stand_between_the_files(files):
+    """``explain a.log --json b.log`` is as good as the other orders."""
+    shown = run("good.log", "--json", "bad.log", cwd=files).stdout
+
+    assert [record["file"] for record in json.loads(shown)] == ["good.log", "bad.log"]
+
+
+def test_markdown_and_json_exclude_each_other(files):
+    """Nobody gets a mixture."""
+    result = run("--json", "--markdown", "bad.log", cwd=files)
+
+    assert (result.returncode, result.stdout) == (2, b"")
+    assert b"not allowed with" in result.stderr
+
+
+def test_markdown_of_several_files(files):
+    """Each report has the name of its file in its title, as code."""
+    shown = run("--markdown", "bad.log", "good.log", cwd=files).stdout.decode()
+
+    assert [line for line in shown.splitlines() if line.startswith("#")] == [
+        "### CUDA error report: `bad.log`",
+        "### CUDA error report: `good.log`",
+    ]
+
+
+def test_markdown_names_the_versions_in_the_log():
+    """What collect_env printed stands in the report."""
+    log = b"PyTorch version: 2.1.0+cu118\nNvidia driver version: 535.104.05\n" + LOG
+
+    shown = run("--markdown", data=log).stdout.decode()
+
+    assert "torch 2.1.0+cu118, driver 535.104.05" in shown
+
+
+def test_fifo_and_dev_stdin_are_read(tmp_path):
+    """A process substitution and ``/dev/stdin`` are files like others."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    writer = threading.Thread(target=fifo.write_bytes, args=(LOG,))
+    writer.start()
+
+    assert run(str(fifo)).returncode == 0
+    writer.join()
+    assert run("/dev/stdin", data=LOG).returncode == 0
+
+
+def test_hostile_file_name_cannot_write_to_the_terminal(tmp_path):
+    """Control characters and bytes that are no UTF-8 are not shown."""
+    name = os.fsdecode(b"a\x1b[31m\xff.log")
+    (tmp_path / name).write_bytes(LOG)
+
+    for arguments in ([name, name], [name, "--json", name], ["--markdown", name, name]):
+        result = run(*arguments, cwd=tmp_path)
+        assert result.returncode == 0
+        assert b"\x1b" not in result.stdout
+        assert b"\\ud" not in result.stdout.lower()
+    assert b"\x1b" not in run(name + "x", cwd=tmp_path).stderr
+
+
+def test_packed_log_is_read(tmp_path):
+    """gzip is unpacked on the way: several members, padding, a notebook or UTF-16 inside."""
+    packed = gzip.compress(LOG[:50]) + gzip.compress(LOG[50:]) + bytes(512)
+
+    for data in (
+        packed,
+        gzip.compress(notebook(STREAM)),
+        gzip.compress(LOG.decode().encode("utf-16")),
+    ):
+        path = tmp_path / "a.gz"
+        path.write_bytes(data)
+        result = run(str(path))
+        assert (result.returncode, result.stderr) == (0, b"")
+
+
+def test_packed_log_that_ends_too_early_is_read_as_far_as_it_goes():
+    """A killed job leaves such files; the reader is told."""
+    filler = os.urandom(100_000).hex().encode()
+
+    result = run(data=gzip.compress(LOG + filler)[:-9000])
+
+    assert result.returncode == 0
+    assert b"ends too early" in result.stderr
+
+
+def test_damaged_packed_log_is_unusable():
+    """What follows the damage cannot be known."""
+    packed = bytearray(gzip.compress(LOG * 100))
+    packed[40:60] = bytes(20)
+
+    result = run(data=bytes(packed))
+
+    assert result.returncode == 2
+    assert b"damaged gzip" in result.stderr
+
+
+def test_bomb_is_refused(monkeypatch, tmp_path, capsys):
+    """What unpacks without end is not read without end."""
+    from cudassert_ipy.__main__ import main
+
+    monkeypatch.setattr(document, "MAX_UNPACKED", 200_000)
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(b"a\n" * 1_000_000))
+
+    assert main(["explain", str(path)]) == 2
+    assert "unpacks to more" in capsys.readouterr().err
+
+
+def test_terminal_as_input_is_said():
+    """Somebody who gave no file learns why nothing happens; Ctrl-C leaves without a traceback."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cudassert_ipy", "explain"], stdin=theirs, stderr=subprocess.PIPE
+    )
+    try:
+        assert b"Ctrl-D" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stderr.read() == b""
+    finally:
+        process.kill()
+        process.stderr.close()
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_no_standard_input_is_unusable():
+    """Under pythonw there is none."""
+    program = (
+        "import sys; sys.stdin = None;"
+        "from cudassert_ipy.__main__ import main; sys.exit(main(['explain']))"
+    )
+
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert (result.returncode, result.stderr) == (
+        2,
+        "cannot explain standard input: there is no standard input\n",
+    )
+
+
+@pytest.mark.parametrize("wrap", [lambda data: data, gzip.compress, lambda data: b"<html>" + data])
+def test_memory_does_not_grow_with_the_log(tmp_path, wrap):
+    """Logs, packed logs and pages are streamed: 60 MB take what 1 MB takes."""
+    program = (
+        "import pathlib, re, sys; from cudassert_ipy.__main__ import main; main(sys.argv[1:]);"
+        "status = pathlib.Path('/proc/self/status').read_text();"  # ru_maxrss is that of pytest
+        "sys.stderr.write(re.search(r'VmHWM:\\s*(\\d+)', status)[1])"
+    )
+    peaks = []
+    for size in (1, 60):
+        path = tmp_path / "a.log"
+        path.write_bytes(wrap(f"{LINE}\n".encode() * (size * 1_000_000 // len(LINE))))
+        result = subprocess.run(
+            [sys.executable, "-c", program, "explain", str(path)], capture_output=True, text=True
+        )
+        assert "cross_entropy" in result.stdout
+        peaks.append(int(result.stderr))
+
+    assert peaks[1] - peaks[0] < 25_000  # kilobytes
