@@ -20,7 +20,8 @@ MAX_MESSAGE = 500
 
 _RUNTIME = re.compile(
     r"(?:(?P<platform>CUDA|HIP|XPU|[Cc]uda) (?:driver |runtime )?(?P<error>[Ee]rror|warning)"
-    r"(?: \d+(?: at \S{1,200})?|\(\d+\))?[:,] ?"  # ggml, Warp; PaddlePaddle
+    r"(?: \d+(?: at \S{1,200})?| ?\(\S{1,200}\)"  # ggml, Warp; PaddlePaddle, FlashAttention
+    r"| in (?:file )?'?\S{1,200}'?,? (?:in |at )?line \d+ )?[:,] ?"  # CUDPP
     r"|CUDA: "  # DGL, MXNet
     r"|cuda runtime error \((?P<number>\d+)\) ?: ?"  # torch <= 1.9; the number is of its CUDA
     r"|THCudaCheck FAIL .{0,300}?error=(?P<check>\d+) ?: ?"
@@ -31,6 +32,7 @@ _RUNTIME = re.compile(
     r"|\b\w{2,40}:? failed (?:to synchronize|on \d\w\w step): |parallel_for failed: "  # thrust
     r"|(?:cuda\w{1,40}\(\)|cuda) failed with error:? (?:\d+ )?"  # tiny-cuda-nn, spconv
     r"|GPUassert: |(?:cudaCheckError\(\)|CUDA kernel) failed ?: |\berror in \w{1,80}: "
+    r"|\bError (?=[\w /-]{5,80} at line \d+ in file )"  # bitsandbytes
     r"|Program hit \w{1,80} \(error \d+\) due to \")(?P<text>.*)"  # compute-sanitizer
 )
 # What glog and its kin print of a failed comparison.
@@ -45,7 +47,7 @@ _END_OF_STATEMENT = re.compile(
     r"\s*(?:$|[.!]\s*$|['\"`>)]|[|│][\s|│]*$|\*\*|\\n|at\s*(?:$|[^\s.:/\\]*[.:/\\])"
     r"|[-;] (?!(?i:how|why|what|solved|is ))|\. use CUDA_LAUNCH_BLOCKING"
     r"|\((?:function |in function |\w+ at |error |code |\d|Triggered)"
-    r"|Error from |\S{1,200}:\d+\s*$|\S{1,100}\.cu\w? \d"
+    r"|at line \d+ in file |Error from |\S{1,200}:\d+\s*$|\S{1,100}\.cu\w? \d"
     r"|CUDA kernel errors might|Search for `|Compile with|For debugging|For more detailed)"
 )
 _NAMED = re.compile(r"(?P<name>(?:cuda|hip)Error[A-Za-z]{1,60})(?:: ?| )(?P<text>.*)")
@@ -95,6 +97,7 @@ _SENTENCE = re.compile(
     r"|\b(?i:the|an?|about|like|says?|fix(?:ed|es)?|solved?|avoid|handle|echo|no|not|without"
     r"|match(?:es|ing)?|contain(?:s|ing)?|expect(?:ed|ing)?):?|^\s*[-*•])"
     r" (?:[\w.]{1,60}(?:Error|Exception): )?$|^\s*[-*] ['\"]$"
+    r"|(?i:expected|pattern|regex)[^:]{0,20}: ['\"]$"
 )
 # Comments, headings, tables, and titles.
 _WRITING = re.compile(r"\s*(?:(?:>>>? ?)?#{1,6} |//|\| .{0,200}\|\s*\S|(?:Title|Subject): )")
@@ -102,6 +105,7 @@ _QUOTING = re.compile(
     r"(?:[:,\[{]\s*|(?<![=!<> ])=|(?<!raise )(?<![\w.])[\w.]{1,60}(?:Error|Exception)\()$"
 )
 _BEFORE = 200
+_SHUTTING_DOWN = 4
 _COLON = re.compile(
     r"(?:[:\]>)]|cudaErrorCudartUnloading)\s*(?:\w+(?:Error|Exception)\(['\"])?$|^\w+(?:Error|Exception)\(['\"]$"
 )
@@ -121,7 +125,7 @@ class ErrorText(NamedTuple):
 
 def read_message(text: str) -> ErrorText | None:
     """Return the CUDA error that an exception's message is, or brings after a colon; or None."""
-    for pattern, make in (*_READERS, (_NUMBERED, _numbered)):
+    for _, pattern, make in (*_READERS, ((), _NUMBERED, _numbered)):
         match = pattern.match(text)
         error = make(match) if match else None
         if error is not None:
@@ -134,7 +138,10 @@ def read_log_line(line: str) -> ErrorText | None:
     """Return the first CUDA error that a line of a log tells of, or None."""
     if _WRITING.match(line):
         return None
-    return _search(line, only_after_colon=False)
+    error = _search(line, only_after_colon=False)
+    if error and error.code == _SHUTTING_DOWN and "Watchdog caught" in line:
+        return None  # NCCL's watchdog meets it whenever a process ends
+    return error
 
 
 def ends_without_words(line: str) -> ErrorText | None:
@@ -145,8 +152,8 @@ def ends_without_words(line: str) -> ErrorText | None:
 
 def _search(text: str, *, only_after_colon: bool) -> ErrorText | None:
     found: list[tuple[int, ErrorText]] = []
-    for pattern, make in _READERS:
-        match = pattern.search(text)
+    for needles, pattern, make in _READERS:
+        match = pattern.search(text) if any(needle in text for needle in needles) else None
         if match is None:
             continue
         in_front = text[max(0, match.start() - _BEFORE) : match.start()]
@@ -283,24 +290,25 @@ def _library(match: re.Match[str]) -> ErrorText | None:
     return _error("library_error", match, platform="hip" if amd else "cuda")
 
 
+# Each behind strings of which a text has to have one, since most texts have none of most.
 _READERS = (
-    (_RUNTIME, _runtime),
-    (_NAMED, _named),
-    (_DRIVER, _driver),
-    (_NUMBA, _numba),
-    (_CHECK, _check),
-    (_HELPER, _numba),
-    (_STATUS, _library),
-    (_BARE_ASSERT, _bare_assert),
-    (_OUT_OF_MEMORY, _out_of_memory),
-    (_FORKED, _forked),
-    (_OUT_OF_RESOURCES, _out_of_resources),
-    (_UNKNOWN, _unknown),
-    (_SYCL, _sycl),
-    (_ROCR, _rocr),
-    (_LIBRARY, _library),
-    (_NVRTC, _nvrtc),
-    (_STARTING, _numbered),
+    (("rror", "ailure", "failed", "CUDA: ", "arning", "Cuda ", "assert"), _RUNTIME, _runtime),
+    (("Error",), _NAMED, _named),
+    (("CUDA_ERROR_",), _DRIVER, _driver),
+    (("UNKNOWN_CUDA_ERROR",), _NUMBA, _numba),
+    (("cudaSuccess",), _CHECK, _check),
+    (("code=",), _HELPER, _numba),
+    (("_STATUS_", "CUFFT_", "miopenStatus", "rocblas_status_"), _STATUS, _library),
+    (("device-side",), _BARE_ASSERT, _bare_assert),
+    (("ut of memory",), _OUT_OF_MEMORY, _out_of_memory),
+    (("forked",), _FORKED, _forked),
+    (("out of resource",), _OUT_OF_RESOURCES, _out_of_resources),
+    (("unknown error",), _UNKNOWN, _unknown),
+    (("_ERROR_",), _SYCL, _sycl),
+    (("GPU node", "HSA_"), _ROCR, _rocr),
+    (("rror", "ailure", "failed", "_STATUS_", "CUFFT_", "miopen", "rocblas"), _LIBRARY, _library),
+    (("nvrtc", "NVRTC"), _NVRTC, _nvrtc),
+    (("Error ",), _STARTING, _numbered),
 )
 # No person writes these, and what stands in front of them may be anything.
 _UNMISTAKABLE = frozenset(

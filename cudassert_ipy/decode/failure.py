@@ -38,6 +38,10 @@ _WORDS = (
     "_RESULT_ERROR_",
     "miopen",
     "MIOpen",
+    "cuFFT",
+    "Cuda ",
+    "Native API",
+    "MTGP",
     "nvrtc",
 )
 _FROM_CHILDREN = frozenset(
@@ -260,7 +264,7 @@ def _error_of(exc: BaseException, scanner: ErrorScanner) -> ErrorText | None:
     if error and error.kind == "library_error" and carried.error and carried.error.sticky:
         error = carried.error  # NCCL names CUDA's own error in its last line
     code = _error_code(exc, names)
-    if code is not None:
+    if code is not None and (error is None or error.platform != "xpu"):
         return _from_code(code, error, text)
     if error is None and "OutOfMemoryError" in names and "memory" in text:
         return ErrorText("out_of_memory", None, False, "cuda", text.split("\n", 1)[0][:MAX_MESSAGE])

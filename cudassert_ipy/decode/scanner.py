@@ -21,7 +21,8 @@ _EXCEPTION = re.compile(
     r"(?P<name>(?:[A-Za-z_]\w*\.){0,20}[A-Za-z_]\w*"
     r"(?:Error|Exception|OutOfResources|Raised|Remote|Exited)(?:\(\w+\))?)\s*: ?(?P<message>.*)"
 )
-_LEAD = re.compile(r"[\s|+]*")  # an ExceptionGroup's traceback is in a box
+# An ExceptionGroup's traceback is in a box; pytest puts a letter in front.
+_LEAD = re.compile(r"[\s|+]*(?:E\s{2,})?")
 _TRACEBACK = "Traceback (most recent call last)"
 _TRACEBACK_FILE = re.compile(r'File ".*", line \d+')
 _CHAINED = re.compile(r"During handling of the above exception|The above exception was the direct")

@@ -80,8 +80,16 @@ def test_look_alike_is_never_a_dead_context(path):
     assert decode_text(text + "\n" + text).context != "dead"
 
 
-@pytest.mark.parametrize("path", sorted(SAMPLES.glob("assert-*.txt")), ids=lambda path: path.stem)
-def test_wordings_of_an_assert_are_suspect_in_an_exception(path):
+RAISED = [
+    path
+    for path in TEXTS
+    if re.search(r"^(?:[\w.]*Error|what)\S*:", path.read_text("utf-8"), re.MULTILINE)
+    and decode_text(path.read_bytes()).kind != "not_cuda"
+]
+
+
+@pytest.mark.parametrize("path", RAISED, ids=lambda path: path.stem)
+def test_what_an_exception_can_say_is_suspect(path):
     """The kernel looks at an exception only if its words are suspect."""
     assert is_suspect(RuntimeError(path.read_text("utf-8")))
 
@@ -292,6 +300,24 @@ def test_blocking_is_not_read_from_a_command_line():
     text = f"$ CUDA_LAUNCH_BLOCKING=1 python train.py\nRuntimeError: {ASSERT}\n"
 
     assert decode_text(text).blocking is None
+
+
+def test_error_code_of_another_platform_is_not_one_of_cuda():
+    """torch uses the class for Intel's GPUs too, whose numbers mean something else."""
+    error = type("AcceleratorError", (RuntimeError,), {})(
+        "level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)"
+    )
+    error.error_code = 20
+
+    failure = decode_exception(error)
+
+    assert (failure.kind, failure.platform, failure.context) == ("launch_failure", "xpu", "dead")
+
+
+def test_pythons_own_assertion_is_none_of_cuda():
+    """Whatever it says, and however it is met."""
+    assert decode_exception(AssertionError(ASSERT)).kind == "not_cuda"
+    assert decode_text(f"AssertionError: {ASSERT}").kind == "not_cuda"
 
 
 # --- advice ---------------------------------------------------------------------------------------
