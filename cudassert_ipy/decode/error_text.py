@@ -1,9 +1,8 @@
 """Read CUDA errors out of exception messages and log lines.
 
 An error is decided by its own words at the right place, never by hint lines: before torch 2.13
-*every* CUDA error carried a line about device-side assertions. In an exception's message the words
-come first, or after a colon; in a log they may follow anything but a person's sentence. Everywhere
-they must end the statement, since anybody may quote them.
+*every* CUDA error carried a line about device-side assertions. The words may follow anything but a
+person's sentence, and must end the statement, since anybody may quote them.
 """
 
 from __future__ import annotations
@@ -106,9 +105,6 @@ _QUOTING = re.compile(
 )
 _BEFORE = 200
 _SHUTTING_DOWN = 4
-_COLON = re.compile(
-    r"(?:[:\]>)]|cudaErrorCudartUnloading)\s*(?:\w+(?:Error|Exception)\(['\"])?$|^\w+(?:Error|Exception)\(['\"]$"
-)
 
 
 class ErrorText(NamedTuple):
@@ -124,13 +120,13 @@ class ErrorText(NamedTuple):
 
 
 def read_message(text: str) -> ErrorText | None:
-    """Return the CUDA error that an exception's message is, or brings after a colon; or None."""
+    """Return the CUDA error that an exception's message is, or brings at its end; or None."""
     for _, pattern, make in (*_READERS, ((), _NUMBERED, _numbered)):
         match = pattern.match(text)
         error = make(match) if match else None
         if error is not None:
             return error
-    error = _search(text, only_after_colon=True)
+    error = _search(text)
     return error._replace(message=text[:MAX_MESSAGE]) if error else None
 
 
@@ -138,7 +134,7 @@ def read_log_line(line: str) -> ErrorText | None:
     """Return the first CUDA error that a line of a log tells of, or None."""
     if _WRITING.match(line):
         return None
-    error = _search(line, only_after_colon=False)
+    error = _search(line)
     if error and error.code == _SHUTTING_DOWN and "Watchdog caught" in line:
         return None  # NCCL's watchdog meets it whenever a process ends
     return error
@@ -150,16 +146,14 @@ def ends_without_words(line: str) -> ErrorText | None:
     return _error("cuda_error", match) if match else None
 
 
-def _search(text: str, *, only_after_colon: bool) -> ErrorText | None:
+def _search(text: str) -> ErrorText | None:
     found: list[tuple[int, ErrorText]] = []
     for needles, pattern, make in _READERS:
         match = pattern.search(text) if any(needle in text for needle in needles) else None
         if match is None:
             continue
         in_front = text[max(0, match.start() - _BEFORE) : match.start()]
-        if pattern not in _UNMISTAKABLE and (
-            _SENTENCE.search(in_front) or (only_after_colon and not _COLON.search(in_front))
-        ):
+        if pattern not in _UNMISTAKABLE and _SENTENCE.search(in_front):
             continue
         error = make(match)
         if error is not None:

@@ -61,7 +61,6 @@ def _speaks(raw: bytes) -> bool:
         or b" failed" in raw
         or b"ut of " in raw
         or b"CUDA" in raw
-        or b"_ERROR_" in raw
         or b"_STATUS_" in raw
         or b"access fault" in raw
         or b"xcept" in raw

@@ -170,11 +170,12 @@ def test_texts_of_hip_and_of_old_versions():
     [
         f"RuntimeError('{ASSERT}')",
         f"failed: {ASSERT}",
+        f"worker 3 hit {ASSERT}",
         f"[rank 3] {ASSERT}",
         f"Task failed: RuntimeError('{ASSERT}')",
     ],
 )
-def test_message_that_brings_the_error_behind_a_colon(wrapped):
+def test_message_that_brings_the_error_at_its_end(wrapped):
     """Programs put their own words in front of a caught error."""
     assert read_message(wrapped).code == 710
 
@@ -423,14 +424,29 @@ def test_no_line_of_the_program_is_looked_for_where_there_is_none():
     """Hardware and time-outs have no guilty line."""
     for name in ("launch-timeout", "hardware-stack-error", "ecc-error"):
         given = decode_text(text_of(name)).advice
-        assert not any("exact line" in line for line in given)
+        assert messages.ADVICE_EXACT_LINE["cuda"] not in given
 
 
 def test_advice_for_blocking_launches_does_not_ask_for_them_again():
     """The traceback already shows the line."""
     failure = Failure(kind="illegal_memory_access", code=700, sticky=True, blocking=True)
 
-    assert not any("exact line" in line for line in advice(failure, situation=Situation()))
+    assert messages.ADVICE_EXACT_LINE["cuda"] not in advice(failure, situation=Situation())
+
+
+def test_log_that_names_nccl_anywhere_counts_as_distributed():
+    """NCCL greets before anything fails."""
+    log = f"node1:7:7 [0] NCCL INFO Bootstrap: Using eth0\nRuntimeError: {ASSERT}\n"
+
+    assert messages.ADVICE_EXACT_LINE_DISTRIBUTED in decode_text(log).advice
+
+
+def test_least_useful_advice_is_left_out():
+    """A possible bug is worth more than the switch that does nothing."""
+    given = decode_text("PyTorch version: 1.8.1\n" + text_of("assert-torch-2.1")).advice
+
+    assert len(given) == 4
+    assert "randperm" in given[-1]
 
 
 # --- known bugs -----------------------------------------------------------------------------------
