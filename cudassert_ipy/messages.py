@@ -62,7 +62,7 @@ LOG_ASSERT_NOT_SEEN = (
     "Device-side assert: a check in a GPU kernel failed; which one is not in here."
 )
 LOG_SIMILAR = "the like"
-LOG_OTHER_IN = "in {operations}"
+LOG_OTHER_IN = "in {operation}"
 LOG_VERDICTS = {
     "illegal_memory_access": "Illegal memory access: a GPU kernel used memory outside its tensors.",
     "misaligned_address": "Misaligned address: a GPU kernel used an address that does not fit its "
@@ -79,6 +79,7 @@ LOG_VERDICTS = {
     "fork_after_init": "CUDA was used in a forked process.",
     "cuda_error": "CUDA reported an error.",
 }
+LOG_CUDA_ERROR = "CUDA reported an error: {message:code}."
 LOG_STATES = {
     "dead": "That process's {device} context is dead.",
     "alive": "It leaves the {device} context alive.",

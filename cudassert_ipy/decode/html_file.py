@@ -56,7 +56,6 @@ _NO_EVIDENCE = frozenset(
         "cudassert",
         "input_area",
         "jp-Editor",
-        "jp-InputArea-editor",
         "jp-MarkdownCell",
         "monaco-editor",
         "text_cell",

@@ -14,7 +14,7 @@ from cudassert_ipy import messages
 from cudassert_ipy.report import numbers
 from cudassert_ipy.report.clean import clean_line
 from cudassert_ipy.report.parts import Row, row
-from cudassert_ipy.report.phrase import Part, Phrase, code, join, phrase, plain
+from cudassert_ipy.report.phrase import Phrase, code, join, phrase, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +25,10 @@ _MAX_OPERATIONS = 3
 _MAX_OTHERS = 5
 _MAX_RANKS = 8
 _MAX_VALUES = 6
+_MAX_OTHER = 42
 _MAX_MESSAGE = 200
-_DOTTED = re.compile(r"[A-Za-z_][\w.]*$")
+_MAX_IN_VERDICT = 100
+_MODULES = re.compile(r"^torch\.(?:nn\.functional\.)?")
 _PYTORCH = re.compile(r"(?:^|/)(?:aten|c10|caffe2|pytorch|torch|THC|THCUNN)/", re.IGNORECASE)
 # Triton and compiled Python know no place and print one nevertheless.
 _NOWHERE = re.compile(r"(?:unknown|<.*>)?$")
@@ -58,7 +60,7 @@ def log_view(failure: Failure) -> LogView:
     checks = _checks(failure.assertions)
     verdict = join([_what(failure, checks), _state(failure)])
     rows = _rows_of_first(checks[0]) if checks else []
-    rows += [row("also", _other(check)) for check in checks[1 : 1 + _MAX_OTHERS]]
+    rows += [row("also", _other(check, checks[0])) for check in checks[1 : 1 + _MAX_OTHERS]]
     if len(checks) > 1 + _MAX_OTHERS:
         more = numbers.count(len(checks) - 1 - _MAX_OTHERS)
         rows.append(row("also", plain(messages.MORE_ASSERTIONS.format(count=more))))
@@ -112,6 +114,9 @@ def _nothing(failure: Failure) -> Phrase:
 
 def _what(failure: Failure, checks: Sequence[Check]) -> Phrase:
     if failure.kind != "device_assert":
+        if _is_in_verdict(failure):
+            message = _message(failure, _MAX_IN_VERDICT)
+            return phrase(messages.LOG_CUDA_ERROR, message=message)
         return phrase(messages.LOG_VERDICTS[failure.kind])
     if not checks:
         return phrase(messages.LOG_ASSERT_NOT_SEEN)
@@ -135,16 +140,17 @@ def _state(failure: Failure) -> Phrase:
 
 
 def _operations(assertion: Assertion) -> Phrase:
-    """Return the operations, the usual one first, each by the last word of its name."""
-    last = (
-        name.rpartition(".")[2] if _DOTTED.match(name) else name for name in assertion.operations
-    )
-    names = [code(clean_line(name, 80)) for name in dict.fromkeys(last)]
+    """Return the operations, the usual one first, each without the modules that it is in."""
+    names = [code(name) for name in dict.fromkeys(map(_short_name, assertion.operations))]
     if len(names) > _MAX_OPERATIONS:
         names = [*names[:_MAX_OPERATIONS], plain(messages.LOG_SIMILAR)]
     if len(names) < 2:
         return names[0] if names else ()
     return join([join(names[:-1], ", "), names[-1]], " or ")
+
+
+def _short_name(operation: str) -> str:
+    return clean_line(_MODULES.sub("", operation), 80)
 
 
 def _rows_of_first(check: Check) -> list[Row]:
@@ -179,11 +185,14 @@ def _printed(assertion: Assertion) -> Phrase:
     return join([condition, phrase(template, place=place)])
 
 
-def _other(check: Check) -> Phrase:
-    names = _operations(check.assertion)
-    where = phrase(messages.LOG_OTHER_IN, operations=names) if names else ()
-    condition = code(clean_line(check.assertion.expression, 100))
-    return join([condition, *([where] if where else []), (Part(f"({_seen(check)})"),)])
+def _other(check: Check, first: Check) -> Phrase:
+    """Return a check that failed as well, on about one line."""
+    condition = code(clean_line(check.assertion.expression, _MAX_OTHER))
+    names = check.assertion.operations
+    where: list[Phrase] = []
+    if names and names != first.assertion.operations:
+        where = [phrase(messages.LOG_OTHER_IN, operation=code(_short_name(names[0])))]
+    return join([condition, *where, plain(f"· {_seen(check)}")])
 
 
 def _seen(check: Check) -> str:
@@ -217,7 +226,14 @@ def _checks(assertions: Sequence[Assertion]) -> list[Check]:
 
 def _says_only_the_kind(failure: Failure) -> bool:
     """Whether the message has nothing that the verdict does not say."""
-    return not failure.message or (failure.kind == "device_assert" and failure.code in (None, 710))
+    if failure.kind == "device_assert":
+        return not failure.message or failure.code in (None, 710)
+    return not failure.message or _is_in_verdict(failure)
+
+
+def _is_in_verdict(failure: Failure) -> bool:
+    """Whether the message itself is the best name for the error, and short enough for it."""
+    return failure.kind == "cuda_error" and 0 < len(failure.message) <= _MAX_IN_VERDICT
 
 
 def _message(failure: Failure, limit: int) -> str:

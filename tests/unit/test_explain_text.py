@@ -210,3 +210,20 @@ def test_versions_are_found_in_any_chunks(size):
 
     expected = {"torch": "2.1.0+cu118", "cuda": "11.8", "driver": "535.104.05", "python": "3.10"}
     assert scanner.found == expected
+
+
+def test_readme_shows_what_is_printed():
+    """The example in the README is the tool's own output for a sample."""
+    readme = (SAMPLES.parents[1] / "README.md").read_text("utf-8")
+    command = "$ python -m cudassert_ipy explain train.log\n"
+    sample = (SAMPLES / "asserts" / "nll-loss-rank.txt").read_text("utf-8")
+
+    assert f"```\n{command}{explained(sample)}\n```" in readme
+
+
+def test_operations_have_the_names_people_write():
+    """``torch.nn.functional.`` is left out, the class of a method is not; long lists are cut."""
+    names = ("torch.nn.functional.a", "torch.Tensor.b_", "x[i]", "torch.c", "torch.d")
+    failure = Failure(kind="device_assert", assertions=(check("x", operations=names),))
+
+    assert "in `a`, `Tensor.b_`, `x[i]` or the like:" in render_failure(failure)
