@@ -296,6 +296,26 @@ def test_hostile_lines_take_linear_time():
     assert time.perf_counter() - start < 10
 
 
+def test_number_that_contradicts_its_words_is_no_error():
+    """Words of an error behind some other number are somebody's own."""
+    assert decode_text("Error 12: unspecified launch failure").kind == "not_cuda"
+
+
+def test_source_lines_end_where_the_traceback_does():
+    """An indented line of a log that comes after other lines is read."""
+    log = f'  File "a.py", line 3, in f\n    g()\nhello\n      {ASSERT}\n'
+
+    assert decode_text(log).code == 710
+    assert decode_text(log.replace("hello\n", "")).kind == "not_cuda"
+
+
+def test_class_of_an_exception_tells_a_shortage_of_memory():
+    """Whatever the allocator's words are."""
+    failure = decode_text("rmm.OutOfMemoryError: not enough memory on the device")
+
+    assert (failure.kind, failure.context) == ("out_of_memory", "alive")
+
+
 def test_blocking_is_not_read_from_a_command_line():
     """A variable that was set too late, and a lost hint, look the same as blocking launches."""
     text = f"$ CUDA_LAUNCH_BLOCKING=1 python train.py\nRuntimeError: {ASSERT}\n"
