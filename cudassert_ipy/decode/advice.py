@@ -33,9 +33,8 @@ def advice(failure: Failure, *, situation: Situation = Situation()) -> tuple[str
         return ()
     lines = [messages.ADVICE_CHILD] if failure.process == "child" else []
     lines += _of_the_error(failure)
-    if failure.sticky:
-        if failure.process == "this":
-            lines.append(_restart(failure))
+    if failure.sticky and failure.process == "this":
+        lines.append(_restart(failure))
         if failure.blocking is not True and failure.kind not in _NOWHERE:
             lines.append(_exact_line(failure, situation))
     lines += possible_bugs(situation.torch_version, failure)
