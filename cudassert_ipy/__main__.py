@@ -122,7 +122,7 @@ def _text(document: Document, title: str, versions: dict[str, str] | None) -> st
     from cudassert_ipy.report.text import render_failure
 
     heading = messages.CLI_HEADING.format(file=title) + "\n" if title else ""
-    in_cell = f"{place}:\n" if place else ""
+    in_cell = f"{place}: " if place else ""
     return heading + in_cell + render_failure(failure)
 
 

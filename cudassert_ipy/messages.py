@@ -59,7 +59,7 @@ LOG_ASSERT_OPERAND = "Device-side assert in {operations}: its check of the {oper
 LOG_ASSERT_IN = "Device-side assert in {operations}: a check on the GPU failed."
 LOG_ASSERT = "Device-side assert: a check in a GPU kernel failed."
 LOG_ASSERT_NOT_SEEN = (
-    "Device-side assert: a check in a GPU kernel failed; which one is not in here."
+    "Device-side assert: a check in a GPU kernel failed; the text does not show which."
 )
 LOG_SIMILAR = "the like"
 LOG_OTHER_IN = "in {operation}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import pty
@@ -12,6 +13,8 @@ import sys
 import threading
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from cudassert_ipy.decode import document
 from cudassert_ipy.decode.catalog import catalog
@@ -143,7 +146,9 @@ def test_text_for_people_names_the_cell_of_a_notebook(count, place):
     ]
     data = json.dumps({"nbformat": 4, "cells": cells}).encode()
 
-    assert run(data=data).stdout.decode().startswith(place)
+    first = run(data=data).stdout.decode().partition("\n")[0]
+    assert first.startswith(place)
+    assert "Device-side assert in `cross_entropy`" in first  # the first line is the verdict
     assert json.loads(run("--json", data=data).stdout)["kind"] == "device_assert"
 
 
@@ -427,3 +432,31 @@ def test_memory_does_not_grow_with_the_log(tmp_path, wrap):
         peaks.append(int(result.stderr))
 
     assert peaks[1] - peaks[0] < 25_000  # kilobytes
+
+
+BEGINNINGS = [
+    b"",
+    b"\x1f\x8b\x08",
+    b"\xff\xfe",
+    b"\x00\x00\xfe\xff",
+    b'{"cells":',
+    b"<html>",
+    b"PK\x03\x04",
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(BEGINNINGS),
+    st.binary(max_size=60) | st.just(LOG),
+    st.sampled_from([bytes, gzip.compress]),
+    st.sampled_from(["a", "a.ipynb", "a.html", "a.ipynb.gz"]),
+)
+@example(b"\xff\xfe", b"a", gzip.compress, "a")
+def test_any_bytes_are_read_or_refused(beginning, data, wrap, name):
+    """Whatever the file is, the only refusal is the one that says why."""
+    try:
+        failure = document.read_document(io.BytesIO(wrap(beginning + data)), name).failure
+    except document.UnusableInput:
+        return
+    assert json.loads(json.dumps(failure.to_dict()))["version"] == 1
