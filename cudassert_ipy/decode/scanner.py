@@ -50,6 +50,8 @@ _TORCH_VERSION = re.compile(
     r"(?:(?<![\w/-])torch(?:==|[ :=]{1,3}v?|\s{2,40})|[Pp]y[Tt]orch [Vv]ersion\s?:\s?)"
     r"['\"]?(?P<version>[12]\.\d{1,2}\.\d{1,2}[\w.+]{0,40})"
 )
+_DIGITS = re.compile(rb"\d+")
+_MAX_HARMLESS = 256
 
 
 def _speaks(raw: bytes) -> bool:
@@ -60,7 +62,6 @@ def _speaks(raw: bytes) -> bool:
         or b"ailure" in raw
         or b" failed" in raw
         or b"ut of " in raw
-        or b"CUDA" in raw
         or b"_STATUS_" in raw
         or b"access fault" in raw
         or b"xcept" in raw
@@ -97,6 +98,7 @@ class ErrorScanner:
         self._inside_traceback = False
         self._first_sticky_was_raised = False
         self._children = _ChildReports()
+        self._harmless: set[bytes] = set()
 
     @property
     def error(self) -> ErrorText | None:
@@ -107,7 +109,8 @@ class ErrorScanner:
         """Take one line, cleaned by :class:`~cudassert_ipy.decode.lines.LineSplitter`."""
         if self._source_beyond >= 0 and raw[:1] not in b" |[(\t0123456789":
             self._source_beyond = -1
-        speaks = _speaks(raw)
+        # Training logs name CUDA in every line ("CUDA memory 10.3 GiB").
+        speaks = _speaks(raw) or (b"CUDA" in raw and not self._is_known_to_be_harmless(raw))
         if not speaks and not _matters(raw):
             return
         line = raw.decode("utf-8", "replace")
@@ -127,6 +130,18 @@ class ErrorScanner:
             relayed = prefix is not None and "pid=" in prefix[0]
             error = error._replace(child=relayed or self._children.reporting)
             self._remember(error, raised=exception is not None)
+
+    def _is_known_to_be_harmless(self, raw: bytes) -> bool:
+        """Whether a line was read before, with other numbers, and told of no error."""
+        shape = _DIGITS.sub(b"0", raw)
+        if shape in self._harmless:
+            return True
+        if read_log_line(raw.decode("utf-8", "replace")) is not None:
+            return False
+        if len(self._harmless) >= _MAX_HARMLESS:
+            self._harmless.clear()
+        self._harmless.add(shape)
+        return False
 
     def _remember(self, error: ErrorText, *, raised: bool) -> None:
         self._first = self._first or error

@@ -416,3 +416,12 @@ def test_the_report_of_a_tracking_build_is_read_from_the_exception():
     (assertion,) = failure.assertions
     assert (failure.kind, failure.code, failure.context) == ("device_assert", 710, "dead")
     assert (assertion.known, assertion.count, assertion.thread) == (True, 2, (31, 0, 0))
+
+
+def test_harmless_lines_that_name_cuda_do_not_hide_an_error_of_the_same_shape():
+    """What was read once, with other numbers, is not read again; an error always is."""
+    log = "".join(f"step {n}: CUDA memory {n} MiB\n" for n in range(300))
+
+    assert decode_text(log).kind == "not_cuda"
+    assert decode_text(f"{log}RuntimeError: {ASSERT}\n").kind == "device_assert"
+    assert decode_text(f"{log}E: CUDA_ERROR_ASSERT\n{log}").kind == "device_assert"
