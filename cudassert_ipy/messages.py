@@ -55,7 +55,7 @@ CLI_EMPTY = "it is empty"
 CLI_HEADING = "== {file} =="
 
 LOG_LAST = "The last exception: {message:code}"
-LOG_ASSERT_OPERAND = "Device-side assert in {operations}: its check of the {operand} failed."
+LOG_ASSERT_OPERAND = "Device-side assert in {operations}: the check of the {operand} failed."
 LOG_ASSERT_IN = "Device-side assert in {operations}: a check on the GPU failed."
 LOG_ASSERT = "Device-side assert: a check in a GPU kernel failed."
 LOG_ASSERT_NOT_SEEN = (
@@ -90,6 +90,8 @@ LOG_CHILD_DEAD = (
     "It happened in a child process, whose {device} context is dead; its parent's is not affected."
 )
 LOG_PLACE = "({place})"
+LOG_PLACE_COMPILED = "(code that torch.compile made, {place})"
+LOG_NO_EXPRESSION = "(without a text)"
 LOG_PLACE_PYTORCH = "(PyTorch's {place})"
 LOG_ONE_THREAD = "1 GPU thread"
 LOG_THREADS = "{count} GPU threads"
@@ -142,12 +144,14 @@ HELP_STATS = "After the cell, show all tensors that were checked, with their ran
 HELP_COMMAND = "What to do: status (default), replay, restart, report, guard, simulator, off."
 HELP_VALUE = "on or off, for guard and simulator."
 HELP_JSON = "With report: print the diagnosis as JSON and nothing else."
+HELP_OUTPUT = "With report: print what the cell printed in the last replay, and nothing else."
+HELP_WHOLE = "With replay: the whole cell, with as much time as it needs, not only its loop's body."
 CELL_USAGE = (
     "usage: %%cuda_debug [--no-guard] [--no-checkpoint] [--no-replay] [--budget SIZE] "
     "[--timeout S] [--stats]"
 )
 LINE_USAGE = (
-    "usage: %cuda_debug [status | replay | restart | report [--json] | guard on|off | "
+    "usage: %cuda_debug [status | replay [--whole] | restart | report [--json | --output] | guard on|off | "
     "simulator on|off | off]"
 )
 CELL_MANUAL = f"""Run this cell with the operands of index operations checked before each launch.
@@ -166,9 +170,12 @@ LINE_MANUAL = f"""Show or do something about CUDA errors in this kernel.
 {LINE_USAGE}
 
   status              Show the state of the CUDA context and every hook of this extension (default).
-  replay              Run the failed cell again on the CPU and show which operand was bad.
+  replay              Run the failed cell again on the CPU and show which operand was bad. Where it
+                      failed in a loop, the last batches or the body of the loop come first.
+  replay --whole      Run the whole cell, with as much time as it needs.
   restart             Restart the kernel in place, run the set-up cells again, replay the failed cell.
   report [--json]     Print the last diagnosis as Markdown, or as JSON and nothing else.
+  report --output     Print what the cell printed in the last replay.
   guard on|off        Check operands before each launch in every cell from now on.
   simulator on|off    Let a simulated device on the CPU stand in for CUDA.
   off                 Turn everything off.
@@ -417,6 +424,7 @@ LABELS = {
     "allowed": "Allowed",
     "bad": "Out of range",
     "rows": "Batch rows",
+    "items": "Dataset items",
     "range": "Range",
     "hint": "Hint",
     "certainty": "How sure",
@@ -531,6 +539,14 @@ STEPS_BY_HAND = "Run the cells before the failing one, then the failing one unde
 # --- panel ---------------------------------------------------------------------------------------
 
 BUTTON_REPLAY = "Replay on CPU"
+BUTTON_REPLAY_WHOLE = "Replay the whole cell"
+TOOLTIP_REPLAY_WHOLE = (
+    "Runs the whole cell, not only the body of its loop, with as much time as it needs. What the "
+    "cell does to files or network happens again."
+)
+OUTPUT_SUMMARY = "Output of the replay"
+OUTPUT_LEFT_OUT = "… {count} characters left out …"
+NOTHING_PRINTED = "The last replay printed nothing."
 BUTTON_RESTART_AND_REPLAY = "Restart and replay"
 BUTTON_RESTART = "Restart"
 BUTTON_REPORT = "Report"
@@ -605,10 +621,23 @@ HINT_TOO_LARGE = {
     "index": "The indexed dimension has size {size}.",
     "gather": "The indexed dimension has size {size}.",
 }
+HINT_NOT_FINITE = (
+    "Look for where the first NaN or infinity was made: an overflow in float16, log(0), 0 / 0, "
+    "softmax over a row of -inf."
+)
+HINT_LOGITS = (
+    "These look like logits. Use binary_cross_entropy_with_logits (nn.BCEWithLogitsLoss), or apply "
+    "sigmoid first."
+)
 OPERAND_HEADLINE = "{operation}: {count} of {total} values of {what} are outside {valid}."
 OPERAND_HEADLINE_ONE = "{operation}: 1 of {total} values of {what} is outside {valid}."
 OPERAND_HEADLINE_ONLY = "{operation}: 1 of 1 value of {what} is outside {valid}."
+OPERAND_HEADLINE_RULE = (
+    "{operation}: {what} breaks a rule in {count} of {total} values. Rule: {requirement}."
+)
 OPERAND_VALID = "{low} to {high}"
+OPERAND_VALID_FROM = "{low} and more"
+OPERAND_VALID_TO = "{high} and less"
 OPERAND_VALID_SPECIAL = "{low} to {high} (or {special})"
 OPERAND_VALUES = "  {value} at {position}"
 OPERAND_MORE = "  ... and {count} more"
@@ -622,6 +651,63 @@ OPERAND_PLACE_FILE = " in {file}"
 OPERAND_PLACE_SOURCE = ": {source}"
 OPERAND_HINT = "  hint    {hint}"
 OPERAND_SUBSTITUTE = "  note    these values are partly substitutes: the real ones were lost."
+
+# --- check_batch and scan -------------------------------------------------------------------------
+
+BATCH_GOOD = "No bad values: {count} tensors checked."
+BATCH_NOTHING = "Nothing was checked."
+BATCH_MORE = "... and {count} more tensors with bad values"
+BATCH_UNCHECKED = "Not checked: {names}."
+BATCH_UNREADABLE = "{part} of the batch cannot be read ({error})."
+RULE_BOUND = "A bound of a rule must be a number, not {bound}."
+RULE_UNKNOWN = (
+    "{rule} is not a rule. Write range(10) or 10 for 0 to 9, (low, high) with both ends included, "
+    "or cudassert_ipy.Rule(low, high, ignore=-100)."
+)
+RULE_KEY = "{key} is not a key path: write a string, a position, or a tuple of them."
+RULE_NOT_FOUND = "The batch has no tensor {key}. It has {names}."
+RULE_NOTHING = "The batch has no tensor {key}, nor any other tensor."
+RULE_NO_TENSOR = "{part} is a {kind} without tensors or numbers: no rule can be about it."
+RULE_TOO_LARGE = "{part} is a {kind} that is too large or too deep to check: name its parts."
+RULE_FAILED = "The function that makes a rule failed ({error})."
+RULES_EMPTY = "There are no rules: nothing would be checked."
+SCAN_GOOD = "No bad values in {batches} batches."
+SCAN_BAD = "{bad} bad {values} in {bad_batches} of {batches} batches."
+SCAN_END = {
+    "complete": "",
+    "stopped": " Stopped at the first bad batch.",
+    "interrupted": " Interrupted before the end.",
+}
+SCAN_COLUMNS = ("batch", "row", "tensor", "bad values", "valid range", "sample")
+SCAN_OF = ", … ({count})"
+SCAN_ONE_OF = "one of {samples}"
+SCAN_MORE = "... and {count} more tensors with bad values"
+SCAN_WITHOUT_RULE = "The model tells no rule for {names}: not checked."
+SCAN_UNCHECKED = "Not everything was checked: {names}."
+SCAN_UNCHECKED_IN = "{name} in {count} batches"
+SCAN_PROBLEM = "batch {batch}: {error}"
+SCAN_ERROR_IN = "Raised by the loader while scan waited for batch {batch} (counted from 0)."
+SCAN_PROGRESS = "scan: {count:,}{total} batches, {bad:,} bad values"
+SCAN_NO_LOADER = "Dataset indices are not known: this is not a torch DataLoader."
+SCAN_ITERABLE = "Dataset indices are not known: an IterableDataset has none."
+SCAN_OWN_ITERATION = "Dataset indices are not known: {kind} has its own way to iterate."
+SCAN_NOT_IN_ORDER = "Dataset indices are not known: with in_order=False batches come in any order."
+MODEL_BATCH = "No rules can be derived: the batch has no tensors, or is too large or too deep."
+MODEL_COPY = "The model cannot be copied to try it ({error}). Give rules instead of the model."
+MODEL_COPY_BATCH = "The batch cannot be copied to try the model on it ({error}). Give rules instead."
+MODEL_FAILED = (
+    "The model did not run on a copy of the batch on the CPU ({error}). "
+    "Say how to call it, call=lambda model, batch: ..., or give rules instead of the model."
+)
+MODEL_ARGUMENTS = (
+    "The model also needs {names}, which the batch does not have. "
+    "Say how to call it: call=lambda model, batch: ..."
+)
+MODEL_CLASSES = (
+    "classes=... is about one integer tensor that the model is not given; this batch has {count}. "
+    "Give a rule for the labels instead."
+)
+MODEL_LABELS = "0 <= target < {classes}, the number of classes, or target == ignore_index"
 
 # --- decode --------------------------------------------------------------------------------------
 
@@ -814,6 +900,25 @@ CHECKPOINT_GONE = (
 )
 
 REPLAY_PROGRESS = "Replaying on the CPU"
+LOOP_PROGRESS_BATCHES = "Replaying the last {count} batches of the loop on the CPU"
+LOOP_PROGRESS_ONCE = "Replaying the body of the loop once on the CPU"
+LOOP_PROGRESS_WHOLE = "Replaying the whole cell on the CPU"
+LOOP_PROGRESS_ABOUT = "{label} (about {seconds})"
+LOOP_FOUND_BATCH = "Found in batch {number} (counted from 0) of `{loop}`; its last batches were run again, not the whole cell."
+LOOP_BATCH_ITEMS = "That batch was made of dataset items {items}."
+LOOP_FOUND_AMONG = "Found in one of the batches {first} to {last} (counted from 0) of `{loop}`, which were run again."
+LOOP_FOUND_AT = "Found by running the body of `{loop}` once with the variables it failed with: {values}."
+LOOP_FOUND_ONCE = "Found by running the body of `{loop}` once with the variables it failed with."
+LOOP_CLEAN_BATCHES = "The last {count} batches of `{loop}` passed every check when they were run again."
+LOOP_CLEAN_ONCE = "The body of `{loop}`, run once with the variables it failed with, passed every check."
+LOOP_BROKE_OFF = "Running the body of `{loop}` by itself decided nothing."
+LOOP_WHOLE_DONE = "Then the whole cell was replayed."
+LOOP_WHOLE_OFFERED = (
+    "The whole cell was not replayed: it would take about {seconds}, and a replay ends after {limit}. "
+    "Replay the whole cell (%cuda_debug replay --whole) does it with as much time as it needs."
+)
+LOOP_DID_NOT_RUN = "The loop was over at once, so its body did not run."
+REPLAY_PRINTED = "The replayed cell printed something: %cuda_debug report --output shows it."
 REPLAY_OUTPUT_CUT = "\n… (output cut)"
 REPLAY_TIMED_OUT = (
     "The replay was ended after {seconds:g} s. The kernel is untouched. Give it longer with --timeout, or replay a "
@@ -844,12 +949,12 @@ REPLAY_WORKER_ITERATOR = (
     "may not take batches from them. Make the iterator in the same cell, or use num_workers=0."
 )
 REPLAY_OLD_GRAPH = (
-    "The cell runs backward through a graph of an earlier cell, whose saved values are on the GPU; the replay stopped "
+    "The cell runs backward through the graph of an earlier cell, which is out of a replay's reach; it stopped "
     "there. Compute the loss and call backward in the same cell to have both checked."
 )
 REPLAY_NO_BACKWARD = (
-    "PyTorch refuses backward in a forked process once a GPU was there, so the replay stopped at the backward pass; "
-    "everything before it was checked."
+    "PyTorch refuses backward in a forked process once a GPU was there, and the replay's own cannot do this one, so it "
+    "stopped there; everything before it was checked."
 )
 REPLAY_NO_MEMORY = (
     "The replay needs more memory than it may take; the operations after that were not checked."
@@ -865,6 +970,19 @@ REPLAY_CPU_SILENT = "PyTorch on the CPU accepts this operand without an error."
 REPLAY_AS_OF = "Values from the GPU are those of the end of cell {cells}."
 
 # --- simulator ------------------------------------------------------------------------------------
+
+STANDIN_CANNOT_RUN = (
+    "{what} cannot run on the CPU, so nothing after it was checked: run the cell under %%cuda_debug on the GPU, or "
+    "restart and replay it on the GPU."
+)
+STANDIN_GRAPH_REPLAY = "The replay of a CUDA graph"
+STANDIN_CUSTOM_OPERATION = "The custom CUDA operation {name}"
+STANDIN_TRITON = "The Triton kernel {name}"
+STANDIN_PACKAGE = "CUDA code of {name}"
+STANDIN_EXTENSION = "The custom CUDA function {name}"
+STANDIN_UNNAMED = "A custom CUDA function"
+STANDIN_EAGER = "Compiled code and CUDA graphs ran eagerly."
+STANDIN_UPCAST = "Where the CPU has no {dtype} kernel, it computed in float32 instead."
 
 SIMULATED_NAME = "Simulated CUDA device (cudassert_ipy, runs on the CPU)"
 SIMULATOR_MAIN_THREAD = (

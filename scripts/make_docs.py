@@ -26,6 +26,15 @@ traceback, for a line like this one, and search this page for the text between t
 /pytorch/aten/src/ATen/native/cuda/Loss.cu:245: nll_loss_forward_reduce_cuda_kernel_2d: block: [4,0,0], thread: [31,0,0] Assertion `t >= 0 && t < n_classes` failed.
 ```
 
+`python -m cudassert_ipy explain FILE` does that for you: in a log, a traceback or a notebook.
+
+Nothing found? Texts with numbers (`index out of bounds: 0 <= tmp4 < 32000`) come from
+[code that torch.compile made](#torchcompile-index-out-of-bounds-in-a-compiled-kernel): the numbers
+are yours. A sentence in plain words may be
+[somebody's own check](#torch_assert_async-with-a-message-somebodys-own-check). A file that is not in
+the table belongs to your own or a third party's kernel: its source says what was checked. And with
+no such line at all, the error may not be an assert: `explain` tells.
+
 The line in the Python traceback is only where Python noticed. To find the line that did it, run the
 code with `CUDA_LAUNCH_BLOCKING=1` set before Python starts, or run it on the CPU, where most of
 these mistakes are ordinary exceptions. The process cannot use the GPU any more: restart it.
@@ -34,14 +43,13 @@ Collected from the strings in stock wheels (torch 1.0 to 2.15), PyTorch's source
 not checked on a GPU. CPU errors are those of torch 2.13, unless the operation is older. Versions
 are those in which a message was seen; it may be in neighboring ones too.
 
-This page is made from `cudassert_ipy/decode/catalog.toml` by `make docs`. `python -m cudassert_ipy
-explain FILE` finds these messages in a log, a traceback or a notebook.
+This page is made from `cudassert_ipy/decode/catalog.toml` by `make docs`.
 """  # noqa: E501
 
 NEGATIVES = {
-    "forbidden": "No: an index never counts from the end here.",
-    "count from the end": "Down to -size, counting from the end.",
-    "depends": "It depends on the operation.",
+    "forbidden": "not allowed: -1 is not the last one here",
+    "count from the end": "allowed down to -size, counting from the end",
+    "depends": "depends on the operation",
 }
 
 
@@ -49,9 +57,28 @@ def page() -> str:
     """Return the whole page."""
     rows = catalog().rows
     families = [list(group) for _, group in itertools.groupby(rows, lambda row: row.family)]
-    parts = [INTRODUCTION, "\n".join(_index(families))]
+    parts = [INTRODUCTION, "\n".join(_start(families))]
     parts += ["\n".join(_section(family)) for family in families]
+    parts.append("\n".join(_index(families)))
     return "\n".join(parts)
+
+
+# What public reports are about most, in their order.
+COMMON = (
+    *("nll_loss", "embedding", "index", "scatter_gather", "vectorized_gather"),
+    *("multinomial_values", "bce_input", "nll_loss2d", "compiled_index"),
+)
+
+
+def _start(families: list[list[KnownAssertion]]) -> Iterator[str]:
+    by_name = {family[0].family: family[0] for family in families}
+    yield "## The usual ones\n"
+    yield "| Assertion | Meaning |"
+    yield "| --- | --- |"
+    for name in COMMON:
+        first = by_name[name]
+        yield f"| {_code(first.expression)} | [{first.title}](#{anchor(first.title)}) |"
+    yield "\n[All messages](#all-messages) are at the end of this page.\n"
 
 
 def _index(families: list[list[KnownAssertion]]) -> Iterator[str]:
@@ -60,9 +87,9 @@ def _index(families: list[list[KnownAssertion]]) -> Iterator[str]:
     yield "| --- | --- | --- |"
     for family in families:
         link = f"[{family[0].title}](#{anchor(family[0].title)})"
-        for row in family:
-            for expression in row.expressions:
-                yield f"| {_code(expression)} | {base_name(row.path)} | {link} |"
+        known = dict.fromkeys((text, row.path) for row in family for text in row.expressions)
+        for expression, path in known:
+            yield f"| {_code(expression)} | {base_name(path)} | {link} |"
     yield ""
 
 

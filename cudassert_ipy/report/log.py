@@ -30,6 +30,7 @@ _MAX_MESSAGE = 200
 _MAX_IN_VERDICT = 100
 _MODULES = re.compile(r"^torch\.(?:nn\.functional\.)?")
 _PYTORCH = re.compile(r"(?:^|/)(?:aten|c10|caffe2|pytorch|torch|THC|THCUNN)/", re.IGNORECASE)
+_COMPILED = re.compile(r"(?:^|/)torchinductor_|\.py$")
 # Triton and compiled Python know no place and print one nevertheless.
 _NOWHERE = re.compile(r"(?:unknown|<.*>)?$")
 
@@ -156,7 +157,7 @@ def _short_name(operation: str) -> str:
 def _rows_of_first(check: Check) -> list[Row]:
     assertion = check.assertion
     rows = []
-    if assertion.requirement:
+    if assertion.requirement and assertion.requirement != assertion.expression:
         rows.append(row("must_hold", plain(assertion.requirement)))
     condition = join([_printed(assertion), plain(f"· {_seen(check)}")])
     rows.append(row("assertion", condition))
@@ -172,7 +173,8 @@ def _rows_of_first(check: Check) -> list[Row]:
 
 def _printed(assertion: Assertion) -> Phrase:
     """Return the condition and where it stands, which is hardly ever the user's own code."""
-    condition = code(clean_line(assertion.expression, 200) or "false")
+    expression = clean_line(assertion.expression, 200)
+    condition = code(expression) if expression else plain(messages.LOG_NO_EXPRESSION)
     path = assertion.file.replace("\\", "/")
     name = path.rpartition("/")[2]
     if _NOWHERE.match(name):
@@ -180,8 +182,12 @@ def _printed(assertion: Assertion) -> Phrase:
     place = clean_line(name, 60)
     if assertion.line is not None:
         place += f":{numbers.number(assertion.line)}"
-    theirs = assertion.known or _PYTORCH.search(path)
-    template = messages.LOG_PLACE_PYTORCH if theirs else messages.LOG_PLACE
+    if _COMPILED.search(path):
+        template = messages.LOG_PLACE_COMPILED
+    elif assertion.known or _PYTORCH.search(path):
+        template = messages.LOG_PLACE_PYTORCH
+    else:
+        template = messages.LOG_PLACE
     return join([condition, phrase(template, place=place)])
 
 
