@@ -1,11 +1,13 @@
 # Everything goes through these targets; CI runs `make test`. Needs Python 3.11 or newer (with its
 # venv module) and make; PYTHON=/path/to/python chooses another interpreter. No GPU needed.
-.PHONY: help demo test fuzz docs lab env colab-env clean
+.PHONY: help demo test test-cuda-build soak fuzz docs lab env colab-env clean
 
 help:
 	@echo "make demo   run the tour notebook headless and print what a user sees"
 	@echo "make lab    open the tour in JupyterLab"
 	@echo "make test   run every check: linters, types, tests, notebooks, browser, old versions"
+	@echo "make test-cuda-build   only the tests on a CUDA build of torch (5.5 GB), without a GPU"
+	@echo "make soak   500 replays in one kernel (make test runs 50)"
 	@echo "make fuzz   a million mutated logs through the decoder (make test takes 20,000)"
 	@echo "make docs   make docs/assertions.md from the catalogue of assertions"
 	@echo "make clean  remove what the targets above made"
@@ -18,6 +20,12 @@ lab: env
 
 test: env colab-env
 	@sh scripts/test
+
+test-cuda-build: env
+	@sh scripts/test-cuda-build
+
+soak: env
+	@CUDASSERT_SOAK=$${CUDASSERT_SOAK:-500} .venv/bin/python -m pytest -q --timeout=0 tests/kernel/test_soak.py
 
 fuzz: env
 	@CUDASSERT_FUZZ=$${CUDASSERT_FUZZ:-1000000} .venv/bin/python -m pytest -q --timeout=0 tests/fuzz
@@ -32,4 +40,4 @@ colab-env: env
 	@sh scripts/make-colab-env
 
 clean:
-	rm -rf .venv .venv-colab build tests/screenshots
+	rm -rf .venv .venv-colab .venv-cuda build tests/screenshots

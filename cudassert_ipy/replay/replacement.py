@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from cudassert_ipy.replay.state import HostCopies, storage_of
+from cudassert_ipy.replay.state import HostCopies, parts_of, storage_of
 from cudassert_ipy.standin.device import device_index, is_device_tensor
 from cudassert_ipy.standin.tags import Tag, tag
 
@@ -45,7 +45,7 @@ class Replaced:
 @dataclass(frozen=True, slots=True)
 class _Host:
     storage: torch.UntypedStorage
-    tag: Tag
+    tag: Tag | None
     cell: int | None
 
 
@@ -56,31 +56,36 @@ def replace_device_tensors(tensors: Iterable[torch.Tensor], copies: HostCopies) 
     substitute bit. ``tensor.data = …`` keeps the Python object and its C++ body, so optimizers,
     closures, generators, ``.grad``, hooks and weak references follow, and tensors that shared a
     storage share the new one (measured on real CUDA tensors of torch 2.14; ``swap_tensors`` refuses
-    tensors that autograd saved).
+    tensors that autograd saved). CPU tensors whose memory the driver had page-locked get their copy
+    as well, and stay CPU tensors.
 
     Only for a forked child with no mode active: the process can never use its device again. The
     old storages are kept for ever.
 
     Raises:
-        CannotReplaceError: a device tensor without a plain storage (sparse), or one that is still
-            on the device afterwards: it would abort the process at the first use.
+        CannotReplaceError: a device tensor whose memory cannot be replaced (CSR and its like, whose
+            C++ body keeps its parts through ``.data = …``; a wrapper subclass, whose body has a
+            device and no memory), or one that is still on the device afterwards: it would abort the
+            process at the first use.
 
     """
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        found = [tensor for tensor in tensors if is_device_tensor(tensor)]
+        everything = list(tensors)
+        found = [tensor for tensor in everything if is_device_tensor(tensor)]
+        pinned = copies.pinned_among(everything)
         hosts: dict[int, _Host] = {}
-        for tensor in found:
-            storage = storage_of(tensor)
-            if storage is None:
-                msg = f"{tensor.layout} {tuple(tensor.shape)}"
-                raise CannotReplaceError(msg)
-            if storage._cdata not in hosts:
-                hosts[storage._cdata] = _host_for(storage, device_index(tensor) or 0, copies)
         substituted = 0
         for tensor in found:
-            host = hosts[tensor.untyped_storage()._cdata]
-            substituted += host.tag.substitute
-            _replace(tensor, host)
+            index = device_index(tensor) or 0
+            lost = [_host_of(part, index, copies, hosts) for part in parts_of(tensor)]
+            substituted += any(lost)
+        for tensor in pinned:
+            _host_of(tensor, None, copies, hosts)
+        for tensor in (*found, *pinned):
+            # An inference tensor has no version counter: given an ordinary body, it would say that
+            # it is an ordinary tensor, and raise wherever autograd asks for its version.
+            with torch.inference_mode(tensor.is_inference()):
+                tensor.data = _on_host(tensor, hosts)
         left = [tensor for tensor in found if tensor.is_cuda]
     if left:
         raise CannotReplaceError(", ".join(str(type(tensor).__name__) for tensor in left[:3]))
@@ -88,24 +93,46 @@ def replace_device_tensors(tensors: Iterable[torch.Tensor], copies: HostCopies) 
     return Replaced(len(found), substituted, tuple(sorted(cells)))
 
 
-def _host_for(old: torch.UntypedStorage, index: int, copies: HostCopies) -> _Host:
-    copy = copies.get(old)
-    lost = copy is None
-    new = _zeros(old.nbytes()) if copy is None else copy.storage
-    _KEPT.append(old)
-    return _Host(new, Tag(index, lost), None if copy is None else copy.execution_count)
+def _host_of(
+    part: torch.Tensor, index: int | None, copies: HostCopies, hosts: dict[int, _Host]
+) -> bool:
+    """Find the host memory for the storage of ``part``; return whether its values are lost."""
+    old = storage_of(part)
+    if old is None or hasattr(type(part), "__tensor_flatten__"):
+        msg = f"{type(part).__name__} {part.layout} {tuple(part.shape)}"
+        raise CannotReplaceError(msg)
+    host = hosts.get(old._cdata)
+    if host is None:
+        copy = copies.get(old)
+        new = _zeros(old.nbytes()) if copy is None else copy.storage
+        mark = None if index is None else Tag(index, copy is None)
+        host = _Host(new, mark, None if copy is None else copy.execution_count)
+        hosts[old._cdata] = host
+        _KEPT.append(old)
+    return host.tag is not None and host.tag.substitute
 
 
-def _replace(tensor: torch.Tensor, host: _Host) -> None:
-    new = torch.empty(0, dtype=tensor.dtype, device="cpu").set_(
-        host.storage, tensor.storage_offset(), tensor.size(), tensor.stride()
+def _on_host(tensor: torch.Tensor, hosts: dict[int, _Host]) -> torch.Tensor:
+    """Return a tensor like ``tensor`` on the host memory of its storages."""
+    parts = [_part_on_host(part, hosts) for part in parts_of(tensor)]
+    if tensor.layout is torch.sparse_coo:
+        indices, values = parts
+        new = torch.sparse_coo_tensor(indices, values, tensor.shape, check_invariants=False)
+        return new._coalesced_(tensor.is_coalesced())
+    return parts[0]
+
+
+def _part_on_host(part: torch.Tensor, hosts: dict[int, _Host]) -> torch.Tensor:
+    host = hosts[part.untyped_storage()._cdata]
+    new = torch.empty(0, dtype=part.dtype, device="cpu").set_(
+        host.storage, part.storage_offset(), part.size(), part.stride()
     )
     tag(new, host.tag)
-    if tensor.is_conj():
+    if part.is_conj():
         new = new.conj()
-    if tensor.is_neg():
+    if part.is_neg():
         new = torch._neg_view(new)
-    tensor.data = new
+    return new
 
 
 def _zeros(size: int) -> torch.UntypedStorage:

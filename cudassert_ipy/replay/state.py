@@ -27,12 +27,13 @@ class HostCopy:
     Attributes:
         storage: pageable host memory; views of the device storage become views of this one.
         execution_count: the cell after which it was copied; None before the first.
+        pinned: it is a copy of page-locked host memory, which a child may not be able to read.
 
     """
 
     storage: torch.UntypedStorage
     execution_count: int | None
-    _floating: bool
+    pinned: bool
     _versions: frozenset[int] | None
     # Holds the address of the storage (not its memory), so that no other storage can take it.
     _alive: StorageWeakRef
@@ -43,6 +44,7 @@ class _Group:
     """The tensors that share one storage."""
 
     storage: torch.UntypedStorage
+    pinned: bool
     floating: bool = True
     versions: set[int] = field(default_factory=set)
     countable: bool = True
@@ -81,6 +83,18 @@ class HostCopies:
         copy = self._copies.get(storage._cdata)
         return None if copy is None or copy._alive.expired() else copy
 
+    def pinned_among(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the CPU tensors whose memory the driver had page-locked when it was copied."""
+        if not any(copy.pinned for copy in self._copies.values()):
+            return []
+        found = []
+        for tensor in tensors:
+            storage = storage_of(tensor)
+            copy = None if storage is None else self.get(storage)
+            if copy is not None and copy.pinned:
+                found.append(tensor)
+        return found
+
     def update(self, namespace: Mapping[str, Any], execution_count: int | None) -> None:
         """Copy the integer and boolean device tensors that ``namespace`` leads to.
 
@@ -95,10 +109,11 @@ class HostCopies:
         float_budget: int = FLOAT_BUDGET,
         execution_count: int | None = None,
     ) -> None:
-        """Copy every device tensor of the process, for a checkpoint.
+        """Copy every device tensor of the process, for a checkpoint, where it changed since.
 
         Integers and booleans whatever their size; floats up to ``float_budget`` bytes, those that
-        ``namespace`` leads to first. Raises as :meth:`update` does.
+        ``namespace`` leads to first. Page-locked CPU memory likewise: in a child the driver's
+        mapping of it may be missing. Raises as :meth:`update` does.
         """
         near = reachable_tensors(namespace)
         seen = set(map(id, near))
@@ -110,7 +125,7 @@ class HostCopies:
     ) -> None:
         """Replace the copies. ``floats``: bytes for floats, None to keep only unchanged ones."""
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            groups = _by_storage(tensor for tensor in tensors if is_device_tensor(tensor))
+            groups = _by_storage(tensors)
             if groups and simulator.context() == "dead":
                 # A real device refuses the copy; the memory of a simulated one would still answer.
                 raise RuntimeError(messages.REPLAY_DEVICE_DEAD)
@@ -140,8 +155,18 @@ class HostCopies:
         return copy if same and copy.storage.nbytes() == group.storage.nbytes() else None
 
 
+def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the strided tensors that hold the memory of ``tensor``.
+
+    For a sparse COO tensor its indices and values; itself for any other.
+    """
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    return (tensor,)
+
+
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """Return the memory of ``tensor``; None for layouts without one (sparse)."""
+    """Return the memory of ``tensor``; None for layouts without one (CSR)."""
     try:
         return tensor.untyped_storage()
     except (RuntimeError, NotImplementedError):
@@ -155,23 +180,42 @@ def _smallest_integers_first(item: tuple[int, _Group]) -> tuple[bool, int]:
 
 
 def _by_storage(tensors: Iterable[torch.Tensor]) -> dict[int, _Group]:
+    """Group the tensors whose memory a child cannot read by that memory."""
     groups: dict[int, _Group] = {}
+    driver = _driver_is_used()
     for tensor in tensors:
-        storage = storage_of(tensor)
-        if storage is None:
+        pinned = driver and not is_device_tensor(tensor) and _is_pinned(tensor)
+        if not pinned and not is_device_tensor(tensor):
             continue
-        group = groups.setdefault(storage._cdata, _Group(storage))
-        if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
-            group.floating = False
-        if tensor.is_inference():  # has no version counter
-            group.countable = False
-        else:
-            group.versions.add(tensor._version)
+        parts = parts_of(tensor)
+        for part in parts:
+            storage = storage_of(part)
+            if storage is None:
+                continue
+            group = groups.setdefault(storage._cdata, _Group(storage, pinned))
+            if not (part.dtype.is_floating_point or part.dtype.is_complex):
+                group.floating = False
+            if part.is_inference() or len(parts) > 1:  # has no version counter, or one of its own
+                group.countable = False
+            else:
+                group.versions.add(part._version)
     return groups
+
+
+def _driver_is_used() -> bool:
+    """Whether this process has a real CUDA context, without which nothing can be page-locked."""
+    return not simulator.is_on() and torch.cuda.is_initialized()
+
+
+def _is_pinned(tensor: torch.Tensor) -> bool:
+    try:
+        return bool(torch._C.TensorBase.is_pinned(tensor))
+    except (RuntimeError, NotImplementedError):  # a layout that has no such thing
+        return False
 
 
 def _copy(group: _Group, execution_count: int | None) -> HostCopy:
     host = torch.UntypedStorage(group.storage.nbytes(), device="cpu")
     host.copy_(group.storage)
     versions = frozenset(group.versions) if group.countable else None
-    return HostCopy(host, execution_count, group.floating, versions, StorageWeakRef(group.storage))
+    return HostCopy(host, execution_count, group.pinned, versions, StorageWeakRef(group.storage))
