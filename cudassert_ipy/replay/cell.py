@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from cudassert_ipy import messages
 from cudassert_ipy.checks.frames import user_frames
 from cudassert_ipy.checks.operators import Operator, table
 from cudassert_ipy.errors import OperandError
-from cudassert_ipy.replay import memory
+from cudassert_ipy.replay import backward, memory
 from cudassert_ipy.replay.find import Heap
 from cudassert_ipy.replay.graphs import forbid_old_graphs
 from cudassert_ipy.replay.iterators import forbid_worker_iterators
@@ -82,14 +83,16 @@ class CellReplay:
         except CannotReplaceError as error:
             note = messages.REPLAY_CANNOT_REPLACE.format(detail=error)
             return Done(outcome="inconclusive", note=note)
-        if replaced.tensors:
+        walks = not backward.torch_engine_works() and backward.can_walk()
+        if replaced.tensors or walks:
             forbid_old_graphs(tensors, self._needed.append)
         del heap, tensors
         memory.limit_child(self._memory_limit)
         collector = Collector()
         policy = _Policy(collector, self._record, self._device_count)
         failure = None
-        with StandinDevice(policy), modes.user_modes():
+        own = backward.own_backward(self._needed.append) if walks else contextlib.nullcontext()
+        with own, StandinDevice(policy), modes.user_modes():
             self._outer_frames = sum(1 for _ in user_frames())
             try:
                 self._execute(source)

@@ -1,4 +1,4 @@
-"""Autograd graphs of before the fork: what they saved is on the device, out of reach."""
+"""Autograd graphs of before the fork: what they saved, and their hooks, are out of reach."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def forbid_old_graphs(tensors: Iterable[torch.Tensor], used: Callable[[str], Non
     """Make backward through the graphs of ``tensors`` raise :class:`NeedsParentError`.
 
     Such a graph keeps values in C++ (``SavedVariable``), where nothing can replace them: on a
-    device the child would have to read device memory. Forward through them works. ``used`` is told
+    device the child would have to read device memory. And the hooks of its tensors do not show, so
+    that our own backward would pass over them. Forward through such graphs works. ``used`` is told
     the reason when backward gets there, whether or not the cell catches the error.
     """
 

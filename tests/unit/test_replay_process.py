@@ -407,25 +407,3 @@ def test_an_alarm_or_interrupt_of_the_parent_stays_there(tmp_path):
         check=False,
     )
     assert done.stdout == "parent\nthrough\n", done.stderr
-
-
-def test_torch_that_refuses_backward_in_a_fork_is_told(tmp_path):
-    """Where autograd has device threads (a GPU machine), the note says why backward stopped.
-
-    A device in pure Python stands for the GPU: torch then starts the threads that refuse.
-    """
-    output = run(
-        """
-        from torch.utils import backend_registration as registration
-        if not hasattr(registration, "_setup_privateuseone_for_python_backend"):
-            print("no python backends in this torch"); sys.exit()
-        registration._setup_privateuseone_for_python_backend("npy")
-        execute("w = torch.ones(3, requires_grad=True); (w * 2).sum().backward()")
-        result = replay("(w * 2).sum().backward()", timeout=30)
-        print(result.replay.outcome, "|", result.replay.note)
-        """,
-        tmp_path,
-    )
-    if output.startswith("no python backends"):
-        pytest.skip(output)
-    assert output.startswith("inconclusive | PyTorch refuses backward in a forked process"), output
