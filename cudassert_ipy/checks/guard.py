@@ -6,15 +6,18 @@ import os
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cudassert_ipy.checks.inspect import Inspector
-from cudassert_ipy.checks.operators import table
+from cudassert_ipy.checks.operators import function_table, table
 from cudassert_ipy.checks.traceback import trim_traceback
 from cudassert_ipy.checks.wording import operand_error
 from cudassert_ipy.errors import OperandError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cudassert_ipy.checks.operators import Operator
     from cudassert_ipy.model import TensorRow
 
@@ -32,6 +35,7 @@ class Guard(TorchDispatchMode):
         self._is_off = os.environ.get("CUDASSERT_DISABLE") == "1"
         self._operators = table()
         self._inspector = Inspector()
+        self._functions = _FunctionMode(self._check)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -56,11 +60,13 @@ class Guard(TorchDispatchMode):
     def __enter__(self) -> Self:
         if not self._is_off:
             super().__enter__()
+            self._functions.__enter__()
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if self._is_off:
             return
+        self._functions.__exit__(kind, error, traceback)
         super().__exit__(kind, error, traceback)
         if isinstance(error, OperandError):
             trim_traceback(error)
@@ -72,6 +78,23 @@ class Guard(TorchDispatchMode):
         _, findings = self._inspector.inspect(operator, args, kwargs)
         if findings:
             raise operand_error(findings[0])
+
+
+class _FunctionMode(TorchFunctionMode):
+    """Sees the functions that change their operand before any operation has it."""
+
+    def __init__(self, check: Callable[[Operator, tuple[Any, ...], dict[str, Any]], None]) -> None:
+        super().__init__()
+        self._check = check
+        self._operators = function_table()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        operator = self._operators.get(func)
+        if operator is not None:
+            self._check(operator, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
 
 
 def guard() -> Guard:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from cudassert_ipy.checks.operators import Arguments, Operand, Operator
+    from cudassert_ipy.checks.operand import Arguments, Operand
+    from cudassert_ipy.checks.operators import Operator
 
 MAX_ROWS = 200
 """Operands that a table lists; those with bad values are always listed."""
@@ -33,13 +34,38 @@ class Checked:
 
 
 def check_operands(operator: Operator, arguments: Arguments) -> list[Checked]:
-    """Return each operand of a call with its statistics and its bad values."""
-    checked = []
-    for operand in operator.operands(arguments):
-        statistics = summarize(operand.tensor)
-        offenders = locate(operand) if is_outside(statistics, operand) else Offenders()
-        checked.append(Checked(operand, statistics, offenders))
+    """Return each operand of a call with its statistics and its bad values.
+
+    Never raises for odd arguments. Errors of the device itself (``torch.AcceleratorError``) pass.
+    """
+    import torch
+
+    checked: list[Checked] = []
+    try:
+        for operand in operator.operands(arguments):
+            previous = checked[-1] if checked else None
+            if previous is not None and previous.operand.tensor is operand.tensor:
+                statistics = previous.statistics
+            else:
+                statistics = summarize(operand.tensor)
+            offenders = Offenders()
+            if is_outside(statistics, operand) and _has_values(operand.tensor):
+                offenders = locate(operand)
+            checked.append(Checked(operand, statistics, offenders))
+    except getattr(torch, "AcceleratorError", ()):
+        raise
+    except _ODD:
+        # Fake, batched, nested and foreign tensors, symbolic sizes, arguments that torch itself
+        # refuses: what was checked before stands, the rest cannot be checked.
+        pass
     return checked
+
+
+_ODD = (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError, LookupError)
+
+
+def _has_values(tensor: Tensor) -> bool:
+    return tensor.numel() > 0 and not tensor.is_meta
 
 
 class _Row:
@@ -65,6 +91,8 @@ class _Row:
         ``written`` looks up the operand's shape as the user wrote it. It is called only where the
         shape changed, and is not the one that the operation sees.
         """
+        self.add_bad(item.offenders.bad_count)
+        self._substitute = self._substitute or substitute
         low, high = item.statistics.minimum, item.statistics.maximum
         if low is not None and (self._low is None or low < self._low):
             self._low = low
@@ -72,13 +100,15 @@ class _Row:
             self._high = high
         self._nan += item.statistics.nan_count
         self._inf += item.statistics.inf_count
-        self._bad += item.offenders.bad_count
-        self._substitute = self._substitute or substitute
         seen = tuple(item.operand.tensor.shape)
         if seen != self._seen:
             self._shape = seen if self._shape == self._seen else written()
             self._seen = seen
         self._valid = (item.operand.low, item.operand.high)
+
+    def add_bad(self, count: int) -> None:
+        """Count values that break another rule for the same operand."""
+        self._bad += count
 
     def to_record(self) -> TensorRow:
         """Return the row; shape and valid range are those of the last call."""
@@ -122,13 +152,18 @@ class Inspector:
         site = call_site()
         location: SourceLocation | None = None
         findings = []
+        previous = None
         for item in checked:
+            is_again = previous is not None and previous.operand.tensor is item.operand.tensor
+            previous = item
             key = (site, operator.aten, item.operand.name, item.operand.position)
             bad = item.offenders.bad_count > 0
             if key not in self._rows and (bad or len(self._rows) < MAX_ROWS):
                 location = location or locate_call()
                 record = self._row(operator, item, location)
                 self._rows[key] = _Row(record, tuple(item.operand.tensor.shape))
+            elif key in self._rows and is_again:
+                self._rows[key].add_bad(item.offenders.bad_count)
             elif key in self._rows:
                 written = functools.partial(_written_shape, operator, item.operand)
                 self._rows[key].add(item, self._is_substitute(item.operand.tensor), written)
@@ -143,7 +178,7 @@ class Inspector:
         return TensorRow(
             name=written.expression or operand.name,
             role=operand.role,
-            operation=_called(operator),
+            operation=_called(operator, operand),
             shape=written.shape,
             dtype=dtype_name(operand.tensor),
             device=str(operand.tensor.device),
@@ -164,10 +199,9 @@ class Inspector:
         written = written_for(operator, operand, location)
         if written.shape != tuple(operand.tensor.shape):
             # The same values in the same order: only the positions and the batch rows change.
-            reshaped = operand.tensor.detach().reshape(written.shape)
-            offenders = locate(replace(operand, tensor=reshaped))
+            offenders = locate(_reshaped(operand, written.shape))
         return Finding(
-            operation=_called(operator),
+            operation=_called(operator, operand),
             aten=operator.aten,
             operand=operand.name,
             expression=written.expression,
@@ -198,9 +232,24 @@ def _written_shape(operator: Operator, operand: Operand) -> tuple[int, ...]:
     return written_for(operator, operand, locate_call()).shape
 
 
-def _called(operator: Operator) -> str:
+def _reshaped(operand: Operand, shape: tuple[int, ...]) -> Operand:
+    """Return the operand in the shape in which the user wrote it."""
+    ask = operand.bad
+
+    def bad() -> Tensor | None:
+        mask = None if ask is None else ask()
+        return None if mask is None else mask.reshape(shape)
+
+    tensor = operand.tensor.detach().reshape(shape)
+    return replace(operand, tensor=tensor, bad=None if ask is None else bad)
+
+
+def _called(operator: Operator, operand: Operand) -> str:
     """Return the user's name for the running operation."""
-    return operator.also if operator.also and running(operator.also) else operator.name
+    for caller in operator.also:
+        if running(caller.function):
+            return caller.name
+    return operand.operation or operator.name
 
 
 def dtype_name(tensor: Tensor) -> str:

@@ -10,12 +10,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from cudassert_ipy.checks.operand import is_rule
 from cudassert_ipy.model import MAX_POSITIONS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from cudassert_ipy.checks.operators import Operand
+    from cudassert_ipy.checks.operand import Operand
 
 Number: TypeAlias = int | float
 
@@ -61,28 +62,30 @@ def summarize(tensor: Tensor) -> Statistics:
 
 
 def locate(operand: Operand) -> Offenders:
-    """Return where ``operand`` leaves its valid range; special values are not offenders."""
+    """Return which values of ``operand`` are bad; special values are not."""
     import torch
 
-    data = _plain(operand.tensor)
     with torch.no_grad():
-        mask = _outside(data, operand)
-        bad_count = int(mask.sum().item())
-        if bad_count == 0:
+        mask = bad_values(operand)
+        bad_count = 0 if mask is None else int(mask.sum().item())
+        if mask is None or bad_count == 0:
             return Offenders()
+        data = _plain(operand.tensor)
         places = mask.nonzero()[:MAX_POSITIONS]
         positions = tuple(tuple(place) for place in places.tolist())
         values = tuple(_number(value) for value in data[mask][:MAX_POSITIONS].tolist())
         rows: list[int] = []
-        if data.dim():
-            bad_rows = mask.flatten(1).any(1) if data.dim() > 1 else mask
+        if mask.dim():
+            bad_rows = mask.flatten(1).any(1) if mask.dim() > 1 else mask
             rows = bad_rows.nonzero().flatten()[:MAX_POSITIONS].tolist()
     return Offenders(bad_count, positions, values, tuple(rows))
 
 
 def is_outside(statistics: Statistics, operand: Operand) -> bool:
-    """Whether ``statistics`` of an operand prove that no value can be bad (False) or not (True)."""
-    if statistics.nan_count:
+    """Whether a value can be bad: ``statistics`` do not prove the contrary, as one pass does."""
+    if is_rule(operand):
+        return True
+    if statistics.nan_count or (operand.finite and statistics.inf_count):
         return True
     if statistics.minimum is None or statistics.maximum is None:
         return False
@@ -92,13 +95,19 @@ def is_outside(statistics: Statistics, operand: Operand) -> bool:
     )
 
 
-def _outside(data: Tensor, operand: Operand) -> Tensor:
+def bad_values(operand: Operand) -> Tensor | None:
+    """Return where the values of ``operand`` are bad, as a mask of its shape; None for nowhere."""
     import torch
 
+    if operand.bad is not None:
+        return operand.bad()
+    data = _plain(operand.tensor)
     if not data.is_floating_point():
         # Compared with small integers, a bound would wrap: -100 is 156 as uint8.
         data = data.to(torch.int64)
     mask = data != data
+    if operand.finite:
+        mask = mask | torch.isinf(data)
     if operand.low is not None:
         mask = mask | (data < operand.low)
     if operand.high is not None:

@@ -28,7 +28,9 @@ def describe(finding: Finding) -> str:
         what = f"`{finding.expression}`"
     total = math.prod(finding.shape)
     headline = messages.OPERAND_HEADLINE
-    if finding.bad_count == 1:
+    if finding.valid_minimum is None and finding.valid_maximum is None:
+        headline = messages.OPERAND_HEADLINE_RULE
+    elif finding.bad_count == 1:
         headline = messages.OPERAND_HEADLINE_ONLY if total == 1 else messages.OPERAND_HEADLINE_ONE
     lines = [
         headline.format(
@@ -37,6 +39,7 @@ def describe(finding: Finding) -> str:
             total=total,
             what=what,
             valid=_valid(finding),
+            requirement=finding.requirement,
         )
     ]
     pairs = list(zip(finding.bad_values, finding.bad_positions, strict=False))[:_MAX_LINES]
@@ -106,6 +109,11 @@ def _file_name(file: str) -> str:
 
 
 def _valid(finding: Finding) -> str:
+    low, high = finding.valid_minimum, finding.valid_maximum
     special = ", ".join(str(value) for value in finding.special_values)
     template = messages.OPERAND_VALID_SPECIAL if special else messages.OPERAND_VALID
-    return template.format(low=finding.valid_minimum, high=finding.valid_maximum, special=special)
+    if high is None:
+        template = messages.OPERAND_VALID_FROM
+    elif low is None:
+        template = messages.OPERAND_VALID_TO
+    return template.format(low=low, high=high, special=special)

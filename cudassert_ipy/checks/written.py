@@ -30,7 +30,7 @@ def _given(operator: Operator, operand: Operand) -> Tensor:
     seen = operand.tensor
     if operand.role != "target":
         return seen
-    for function in (operator.also, operator.name):
+    for function in (*(caller.function for caller in operator.also), operator.name):
         frame = running(function)
         given: Any = None if frame is None else frame.f_locals.get(operand.name)
         if issubclass(type(given), torch.Tensor) and _is_reshaped(given, seen):

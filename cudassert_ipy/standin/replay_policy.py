@@ -35,6 +35,11 @@ class Collector:
     """An integer made of substitute values became a Python number or a CPU value."""
     inspector: Inspector = field(default_factory=lambda: Inspector(_is_substitute))
 
+    remarks: list[str] = field(default_factory=list)
+    """What was done differently from the device, for the user to know."""
+    gaps: list[str] = field(default_factory=list)
+    """What could not be run: without a finding the replay is inconclusive."""
+
     @property
     def rows(self) -> tuple[TensorRow, ...]:
         """Every checked operand, one row per call in the source (bounded)."""
@@ -52,8 +57,16 @@ class ReplayPolicy:
 
     def launch(self, operator: Operator | None, args: tuple[Any, ...], kwargs: Any) -> bool:
         """Raise ``OperandError`` if an operand of this call is bad."""
-        if operator is None:
-            return True
+        if operator is not None:
+            self._check(operator, args, kwargs)
+        return True
+
+    def call(self, operator: Operator, args: tuple[Any, ...], kwargs: Any) -> bool:
+        """Raise ``OperandError`` if an operand of a torch function is bad."""
+        self._check(operator, args, kwargs)
+        return True
+
+    def _check(self, operator: Operator, args: tuple[Any, ...], kwargs: Any) -> None:
         checked, findings = self.collector.inspector.inspect(operator, args, kwargs)
         for item in checked:
             if not item.offenders.bad_count and _is_substitute(item.operand.tensor):
@@ -62,7 +75,6 @@ class ReplayPolicy:
             room = MAX_FINDINGS - len(self.collector.findings)
             self.collector.findings.extend(findings[:room])
             raise operand_error(findings[0])
-        return True
 
     def reserve(self, size: int) -> None:
         """Do nothing: the CPU has the memory that it has."""
@@ -75,6 +87,16 @@ class ReplayPolicy:
 
     def query(self) -> None:
         """Do nothing: nothing is asynchronous."""
+
+    def remark(self, text: str) -> None:
+        """Note what is done differently from a real device."""
+        if text not in self.collector.remarks:
+            self.collector.remarks.append(text)
+
+    def gap(self, text: str) -> None:
+        """Note what could not be run."""
+        if text not in self.collector.gaps:
+            self.collector.gaps.append(text)
 
     def unreadable(self) -> None:
         """Do nothing: the stand-in cannot die."""

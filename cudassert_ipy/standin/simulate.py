@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +22,10 @@ from cudassert_ipy.standin.cuda_errors import ASSERT, accelerator_error, out_of_
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from cudassert_ipy.checks.inspect import Checked
+    from cudassert_ipy.checks.operand import Operand
     from cudassert_ipy.checks.operators import Operator
+    from cudassert_ipy.decode.catalog import KnownAssertion
 
 TOTAL_BYTES = 16 * 2**30
 MAX_LINES = 24
@@ -71,14 +75,25 @@ class SimulatePolicy:
             return False
         if operator is None:
             return True
+        return self._survives(operator, args, kwargs)
+
+    def call(self, operator: Operator, args: tuple[Any, ...], kwargs: Any) -> bool:
+        """Check the operands of a torch function whose CPU code would refuse them on the host."""
+        return not self.failed and self._survives(operator, args, kwargs)
+
+    def _survives(self, operator: Operator, args: tuple[Any, ...], kwargs: Any) -> bool:
         arguments = operator.arguments(args, kwargs)
-        bad = [item for item in check_operands(operator, arguments) if item.offenders.bad_count]
-        if not bad:
+        for item in check_operands(operator, arguments):
+            known = _printed(item.operand) if item.offenders.bad_count else None
+            if known is not None:
+                break
+        else:
+            # Nothing is bad, or only what no kernel of this torch asserts on: torch's host code
+            # checks it, on the CPU as on a device, or nobody does.
             return True
-        key = operator.assertion_key(arguments)
-        self._fail(
-            key, bad[0].offenders.bad_count, bad[0].operand.tensor, bad[0].offenders.positions
-        )
+        if known.pattern and arguments.get("assert_msg"):
+            known = replace(known, expression=arguments["assert_msg"])
+        self._fail(known, item)
         if self.blocking:
             self.synchronize()
         return False
@@ -119,20 +134,43 @@ class SimulatePolicy:
         if self.noticed:
             raise accelerator_error(ASSERT, blocking=self.blocking)
 
+    def remark(self, text: str) -> None:
+        """Nothing to note: a simulated device is no evidence anyway."""
+
+    def gap(self, text: str) -> None:
+        """Nothing to note: the error that is raised says it."""
+
     def copied_to_host(self, tensor: Tensor) -> None:
         """Nothing to note: ``synchronize`` raised if the values are not there."""
 
-    def _fail(
-        self, key: str, count: int, tensor: Tensor, positions: tuple[tuple[int, ...], ...]
-    ) -> None:
+    def _fail(self, known: KnownAssertion, item: Checked) -> None:
         self.failed = True
-        known = catalog().by_key(key)
-        flat = [_flat(position, tensor.shape) for position in positions]
+        count, positions = item.offenders.bad_count, item.offenders.positions
+        flat = [_flat(position, item.operand.tensor.shape) for position in positions]
         flat += range(flat[-1] + 1, flat[-1] + 1 + count - len(flat))
         for number in flat[:MAX_LINES]:
             block, thread = divmod(number, _THREADS_PER_BLOCK)
             line = known.render((block, 0, 0), (thread, 0, 0), torch_version=torch.__version__)
             self._unprinted.append(line)
+
+
+def _printed(operand: Operand) -> KnownAssertion | None:
+    """Return the assertion that this torch's kernel has for an operand; None where it has none."""
+    rows = [catalog().by_key(key) for key in operand.assertions]
+    return next((row for row in rows if _is_in_this_torch(row)), None)
+
+
+def _is_in_this_torch(row: KnownAssertion) -> bool:
+    now = _version(torch.__version__)
+    since, until = _version(row.since), _version(row.until)
+    return since is not None and now is not None and since <= now <= (until or now)
+
+
+def _version(text: str) -> tuple[int, int] | None:
+    """Return major and minor number; None for "builds after ..." and the like."""
+    major, _, rest = text.partition(".")
+    minor = rest.partition(".")[0]
+    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
 
 
 class _Allocation:

@@ -1,124 +1,86 @@
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import cudassert_ipy
 from cudassert_ipy.checks.inspect import check_operands
-from cudassert_ipy.checks.operators import lookup, table
-from cudassert_ipy.decode.catalog import catalog
+from cudassert_ipy.checks.operators import lookup
+from cudassert_ipy.errors import OperandError
+from tests.unit.operand_cases import CASES
 
 
 class Seen(TorchDispatchMode):
-    """Notes the range of each checked operand, and the assertion its kernel has."""
+    """Notes each checked operand, and its bad values."""
 
     def __init__(self):
         super().__init__()
-        self.ranges = []
-        self.keys = []
+        self.checked = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         row = lookup(func)
         if row is not None:
-            arguments = row.arguments(args, kwargs or {})
-            for item in check_operands(row, arguments):
-                operand = item.operand
-                self.ranges.append((operand.name, operand.low, operand.high, operand.special))
-            self.keys.append(row.assertion_key(arguments))
+            self.checked += check_operands(row, row.arguments(args, kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
-SCORES = torch.zeros(4, 5)
-LABELS = torch.tensor([0, 1, 2, 3])
-X = torch.zeros(3, 7)
-I = torch.tensor([0, 1])  # noqa: E741
-
-CASES = {
-    "embedding": (lambda: F.embedding(I, torch.zeros(9, 2)), [("input", 0, 8, ())], "embedding"),
-    "index_select": (lambda: X.index_select(1, I), [("index", 0, 6, ())], "embedding"),
-    "x[i]": (lambda: X[I], [("index", -3, 2, ())], "index"),
-    "x[:, i]": (lambda: X[:, I], [("index", -7, 6, ())], "index"),
-    "x[i, j]": (lambda: X[I, I], [("index", -3, 2, ()), ("index", -7, 6, ())], "index"),
-    "mask then index": (
-        lambda: torch.zeros(2, 3, 4)[torch.ones(2, 3, dtype=torch.bool).nonzero()[:2, 0], :, I],
-        [("index", -2, 1, ()), ("index", -4, 3, ())],
-        "index",
-    ),
-    "bool mask": (lambda: X[X > 1], [], "index"),
-    "mask skips its dimensions": (
-        lambda: torch.zeros(2, 2, 5)[torch.tensor([[True, True], [False, False]]), I],
-        [("index", -5, 4, ())],
-        "index",
-    ),
-    "setitem": (lambda: X.clone().__setitem__(I, 1.0), [("index", -3, 2, ())], "index"),
-    "cross_entropy": (
-        lambda: F.cross_entropy(SCORES, LABELS),
-        [("target", 0, 4, (-100,))],
-        "nll_loss",
-    ),
-    "label smoothing": (
-        lambda: F.cross_entropy(SCORES, LABELS, label_smoothing=0.1),
-        [("target", 0, 4, (-100,))],
-        "nll_loss",
-    ),
-    "weight": (
-        lambda: F.cross_entropy(SCORES, LABELS, weight=torch.ones(5)),
-        [("target", 0, 4, (-100,))],
-        "nll_loss",
-    ),
-    "ignore_index": (
-        lambda: F.cross_entropy(SCORES, LABELS, ignore_index=-1),
-        [("target", 0, 4, (-1,))],
-        "nll_loss",
-    ),
-    "ignore_index in range": (
-        lambda: F.cross_entropy(SCORES, LABELS, ignore_index=0),
-        [("target", 0, 4, ())],
-        "nll_loss",
-    ),
-    "no reduction": (
-        lambda: F.cross_entropy(SCORES, LABELS, reduction="none"),
-        [("target", 0, 4, (-100,))],
-        "nll_loss_no_reduce",
-    ),
-    "one sample": (
-        lambda: F.cross_entropy(SCORES[0], LABELS[0]),
-        [("target", 0, 4, (-100,))],
-        "nll_loss",
-    ),
-    "sequence": (
-        lambda: F.cross_entropy(torch.zeros(2, 5, 3), torch.zeros(2, 3, dtype=torch.int64)),
-        [("target", 0, 4, (-100,))],
-        "nll_loss2d",
-    ),
-    "sequence, no reduction": (
-        lambda: F.cross_entropy(
-            torch.zeros(2, 5, 3), torch.zeros(2, 3, dtype=torch.int64), reduction="none"
-        ),
-        [("target", 0, 4, (-100,))],
-        "nll_loss2d_no_reduce",
-    ),
-}
+def dense(result):
+    """Return the results of a call as dense tensors."""
+    results = result if isinstance(result, tuple) else (result,)
+    return [item.to_dense() if item.layout is not torch.strided else item for item in results]
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_user_calls_reach_a_row_with_the_right_range(case):
-    """What users call is found by its overload, with the closed range that the kernel asserts."""
-    call, ranges, key = CASES[case]
-    with Seen() as seen:
-        call()
-    assert seen.ranges == ranges
-    assert set(seen.keys) == {key}
+@pytest.mark.parametrize("name", CASES)
+def test_a_healthy_call_passes_with_the_same_result(name):
+    """The guard finds nothing in valid operands, and changes no bit of the result."""
+    case = CASES[name]
+    torch.manual_seed(7)
+    expected = case.call(case.good.clone())
+    torch.manual_seed(7)
+    with cudassert_ipy.guard() as guard:
+        result = case.call(case.good.clone())
+    rows = [row for row in guard.rows if row.name in (case.operand, "good", "i")]
+    assert sum(row.bad_count for row in guard.rows) == 0
+    assert rows or guard.rows
+    if expected is not None:
+        for left, right in zip(dense(result), dense(expected), strict=True):
+            assert torch.equal(left, right)
 
 
-def test_every_row_has_its_assertion_in_the_catalogue():
-    """The table names no assertion that the catalogue does not know."""
-    arguments = {"reduction": 1}
-    for row in table().values():
-        catalog().by_key(row.assertion_key(arguments))
+def last_of(shape):
+    """Return the position of the last element."""
+    return tuple(size - 1 for size in shape)
 
 
-def test_probability_targets_are_not_class_indices():
-    """Cross-entropy with probabilities has no index operand."""
-    with Seen() as seen:
-        F.cross_entropy(SCORES, torch.full((4, 5), 0.2))
-    assert seen.ranges == []
+BAD = [(name, value) for name, case in CASES.items() for value in case.bad_values]
+
+
+@pytest.mark.parametrize(("name", "value"), BAD)
+def test_a_bad_value_is_found_before_the_kernel(name, value):
+    """The finding has the user's name, the range, the value and its place."""
+    case = CASES[name]
+    bad = case.with_bad(value)
+    with cudassert_ipy.guard(), pytest.raises(OperandError) as caught:
+        case.call(bad)
+    finding = caught.value.finding
+    assert (finding.operation, finding.operand) == (case.operation, case.operand)
+    if name != "Categorical":
+        assert finding.bad_count == 1
+        assert finding.bad_values == pytest.approx((value,), rel=1e-3, nan_ok=True)
+        assert finding.bad_positions == (last_of(finding.shape),)
+        assert finding.dtype == str(bad.dtype).removeprefix("torch.")
+        assert finding.special_values == case.special
+        assert finding.valid_maximum == case.high
+        if case.low is not None:
+            assert finding.valid_minimum == case.low
+    assert finding.nan_count == (0 if value == value else finding.bad_count)
+    assert finding.requirement
+    assert str(caught.value).startswith(case.operation)
+
+
+@pytest.mark.parametrize(("name", "value"), BAD)
+def test_what_cpu_torch_says(name, value):
+    """Where CPU torch is silent the table alone knows; where it raises, it names the same fault."""
+    case = CASES[name]
+    if case.cpu:
+        with pytest.raises((RuntimeError, IndexError, ValueError), match=case.cpu):
+            case.call(case.with_bad(value))

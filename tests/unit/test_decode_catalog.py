@@ -9,7 +9,6 @@ from typing import get_args
 
 import pytest
 
-from cudassert_ipy.checks.operators import table
 from cudassert_ipy.decode.catalog import Nature, catalog, normalize
 from scripts.make_docs import PAGE, anchor, page
 
@@ -351,18 +350,6 @@ def test_operations_are_names_without_remarks(row):
     """A finding is compared with the operations, so they hold the names that findings use."""
     for name in row.operations:
         assert re.fullmatch(r"torch(\.\w+)+|x\[index\]( = value)?", name)
-
-
-@pytest.mark.parametrize("reduction", [0, 1, 2], ids=["none", "mean", "sum"])
-def test_every_operator_is_named_by_the_assertion_that_it_causes(reduction):
-    """What a replay finds in an operator agrees with the row of the line that CUDA prints."""
-    operators = table().values()
-
-    assert operators
-    for operator in operators:
-        row = catalog().by_key(operator.assertion_key({"reduction": reduction}))
-        assert operator.name in row.operations
-        assert not operator.also or operator.also in row.operations
 
 
 def test_a_short_function_name_is_not_found_inside_a_longer_one():
