@@ -660,6 +660,7 @@ BATCH_MORE = "... and {count} more tensors with bad values"
 BATCH_UNCHECKED = "Not checked: {names}."
 BATCH_UNREADABLE = "{part} of the batch cannot be read ({error})."
 RULE_BOUND = "A bound of a rule must be a number, not {bound}."
+RULE_ONLY_NAN = "A rule with nan=True needs low <= high: it would allow nothing but NaN."
 RULE_UNKNOWN = (
     "{rule} is not a rule. Write range(10) or 10 for 0 to 9, (low, high) with both ends included, "
     "or cudassert_ipy.Rule(low, high, ignore=-100)."

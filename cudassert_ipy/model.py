@@ -242,6 +242,8 @@ class Finding(Record):
     bad_values: tuple[int | float, ...] = ()
     batch_rows: tuple[int, ...] = ()
     """Indices along dimension 0 that hold an offending value (at most ``MAX_POSITIONS``)."""
+    dataset_indices: tuple[int, ...] = ()
+    """Dataset indices of the items with these offending values, where that is proven."""
     certainty: Certainty = "exact"
     requirement: str = ""
     hint: str = ""

@@ -26,6 +26,10 @@ class Actions:
         """Replay the failed cell on the CPU, while the kernel stays usable."""
         self._start(self._session.replaying.replay_in_panel())
 
+    def replay_whole(self) -> None:
+        """Replay the whole cell, however long it takes, after its loop alone told nothing."""
+        self._start(self._session.replaying.replay_in_panel(whole=True))
+
     def cancel(self) -> None:
         """Stop the running replay, and after a restart the set-up that runs again."""
         self._session.restarting.cancelled = True

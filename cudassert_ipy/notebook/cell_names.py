@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ast
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class _Reads(ast.NodeVisitor):
@@ -60,3 +64,116 @@ def names_read_first(source: str) -> set[str]:
     reads = _Reads()
     reads.visit(tree)
     return reads.read
+
+
+_MOVING = frozenset(
+    {
+        "append",
+        "appendleft",
+        "add",
+        "clear",
+        "discard",
+        "extend",
+        "insert",
+        "pop",
+        "popitem",
+        "popleft",
+        "remove",
+        "send",
+        "setdefault",
+        "update",
+    }
+)
+"""Methods of containers and generators that change them."""
+
+
+def names_moved_on(
+    body: Sequence[ast.stmt], line: int, given: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return what the body of a loop carries from round to round into the statement at ``line``.
+
+    Names and attributes (``self.step``) that the body reads before it assigns them and that it
+    assigns or changes somewhere, followed through its assignments. What the functions it calls
+    change is not seen.
+
+    Args:
+        body: statements.
+        line: of the statement asked for, as the nodes count.
+        given: names that every round is given anew.
+
+    """
+    first = _Reads()
+    first.written.update(given)
+    for statement in body:
+        first.visit(statement)
+    uses = [_uses(statement) for statement in body]
+    reads, writes, changes = (set().union(*parts) for parts in zip(*uses, strict=True))
+    attributes = {name for name in reads & writes if "." in name}
+    own = {*given, *(writes - first.read)}
+    carried = (first.read & writes) | attributes
+    carried |= {name for name in changes if name.partition(".")[0] not in own}
+    statements = [s for top in body for s in ast.walk(top) if isinstance(s, ast.stmt)]
+    innermost = _at(statements, line)
+    if innermost is None or not carried:
+        return ()
+    tainted = set(carried)
+    size = -1
+    while size != len(tainted):
+        size = len(tainted)
+        for statement in statements:
+            read, written, _ = _uses(statement, deep=False)
+            if read & tainted:
+                tainted |= written
+    read, _, changed = _uses(innermost, deep=False)
+    return tuple(sorted(carried)) if (read | changed) & tainted else ()
+
+
+def _at(statements: Sequence[ast.stmt], line: int) -> ast.stmt | None:
+    """Return the innermost statement that holds ``line``."""
+    here = [s for s in statements if s.lineno <= line <= (s.end_lineno or s.lineno)]
+    return max(here, key=lambda s: (s.lineno, -(s.end_lineno or s.lineno)), default=None)
+
+
+def _uses(statement: ast.AST, *, deep: bool = True) -> tuple[set[str], set[str], set[str]]:
+    """Return (read, bound, changed in place) of a statement; ``deep``: and of those inside it."""
+    reads: set[str] = set()
+    writes: set[str] = set()
+    changes: set[str] = set()
+    waiting = [statement]
+    while waiting:
+        node = waiting.pop()
+        children = list(ast.iter_child_nodes(node))
+        if not deep:
+            children = [c for c in children if not isinstance(c, ast.stmt | ast.excepthandler)]
+        waiting += children
+        if isinstance(node, ast.AugAssign) and (name := _dotted(node.target)):
+            reads.add(name)
+        if isinstance(node, ast.Name | ast.Attribute) and (name := _dotted(node)):
+            (reads if isinstance(node.ctx, ast.Load) else writes).add(name)
+        changed = _changed(node)
+        if changed is not None and (name := _dotted(changed)):
+            changes.add(name)
+    return reads, writes, changes
+
+
+def _changed(node: ast.AST) -> ast.expr | None:
+    """Return what ``node`` changes in place; None if it does not."""
+    if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+        return node.value
+    if not isinstance(node, ast.Call):
+        return None
+    called = node.func
+    if isinstance(called, ast.Attribute) and called.attr in _MOVING:
+        return called.value
+    if isinstance(called, ast.Name) and called.id == "next" and node.args:
+        return node.args[0]
+    return None
+
+
+def _dotted(node: ast.expr) -> str | None:
+    """Return ``a`` or ``a.b.c``; None for anything else."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else None

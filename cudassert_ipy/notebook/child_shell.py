@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 
 from cudassert_ipy.notebook.debug_cell import remember_timed_body
+from cudassert_ipy.replay.batches import LOG
+from cudassert_ipy.replay.loop_run import BodyRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cudassert_ipy.model import Finding
     from cudassert_ipy.replay.host_state import HostState
+    from cudassert_ipy.replay.loop_body import LoopBody
 
 
 class _TextOnly(DisplayPublisher):
@@ -28,21 +33,44 @@ class _TextOnly(DisplayPublisher):
         """Do nothing: nothing is shown that could be cleared."""
 
 
-def executor(shell: Any, state: HostState | None = None) -> Callable[[str], None]:
-    """Return a function for the child that runs one cell as IPython would, and raises its error.
+class CellRun:
+    """Runs one cell in the child as IPython would, and raises its error.
 
-    ``state``: variables to put back first, where the cell may have changed its own inputs.
+    Args:
+        shell: the inherited shell.
+        state: variables to put back first, where the cell may have changed its own inputs.
+
     """
 
-    def execute(source: str) -> None:
+    def __init__(self, shell: Any, state: HostState | None = None) -> None:
+        self._shell = shell
+        self._state = state
+
+    def __call__(self, source: str) -> None:
+        """Run the cell ``source``."""
+        shell = self._shell
         _detach(shell)
         remember_timed_body(source)
-        if state is not None:
-            state.restore(shell.user_ns)
+        if self._state is not None:
+            self._state.restore(shell.user_ns)
+        LOG.begin()  # so that the rows of a batch can be named
         result = shell.run_cell(source, store_history=False)
         result.raise_error()
 
-    return execute
+    def found(self, finding: Finding) -> Finding:
+        """Return the finding with the dataset items that hold its values, where that is proven."""
+        return replace(finding, dataset_indices=LOG.name_rows(finding, ask_dataset=True))
+
+
+def body_run(shell: Any, body: LoopBody, *, show_values: bool) -> BodyRun:
+    """Return what runs the body of a loop in the child, in the shell it inherited."""
+
+    def around(run: Callable[[], None]) -> None:
+        _detach(shell)
+        with shell.builtin_trap, shell.display_trap:
+            run()
+
+    return BodyRun(body, around, show_values=show_values)
 
 
 def _detach(shell: Any) -> None:

@@ -126,6 +126,9 @@ class Failures:
         rows = session.debug.rows if session.debug is not None else ()
         diagnosis = diagnosing.from_operand_error(error, self._cell(), session.environment(), rows)
         diagnosis = self._as_typed(diagnosis)
+        if diagnosis.finding is not None:
+            items = session.recorder.items_of(diagnosis.finding)
+            diagnosis = replace(diagnosis, finding=items)
         self._remember(diagnosis)
         return diagnosis
 
@@ -159,6 +162,8 @@ class Failures:
         )
         if first or context == "unknown":
             self._remember(diagnosis)
+            if record is not None:
+                record.keep_frames(error)
         return diagnosis
 
     def _as_typed(self, diagnosis: Diagnosis) -> Diagnosis:
@@ -178,7 +183,9 @@ class Failures:
     def _remember(self, diagnosis: Diagnosis) -> None:
         session = self._session
         session.diagnosis = session.pending = diagnosis
-        session.failed = session.current_cell()
+        before, session.failed = session.failed, session.current_cell()
+        if before is not None and before is not session.failed:
+            before.forget_state()
         if not session.recorder.inside_cell and session.recorder.current is None:
             self.show_pending(None)  # a callback: no end of a cell will come
 

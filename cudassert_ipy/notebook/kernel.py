@@ -8,6 +8,7 @@ subshells (from 7 on). ``can_exec`` says no wherever a needed name is missing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import sys
@@ -23,7 +24,7 @@ from cudassert_ipy.restart.inplace import RestartError, Undo, restart
 from cudassert_ipy.restart.start import own_command
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from cudassert_ipy.restart.handoff import Handoff
     from cudassert_ipy.restart.start import Start
@@ -106,6 +107,25 @@ def parent_of_current_cell(shell: Any) -> CellParent | None:
         message={"header": {key: _plain(value) for key, value in header.items()}},
         idents=tuple(ident.hex() for ident in _shell_idents(kernel)),
     )
+
+
+@contextlib.contextmanager
+def busy(shell: Any, parent: CellParent | None) -> Iterator[None]:
+    """Let front ends show a busy kernel meanwhile, in the name of the cell ``parent``.
+
+    For work that no request waits for: a replay by button. ``_publish_status``: ipykernel 6 and 7;
+    without it nothing is shown.
+    """
+    publish = getattr(getattr(shell, "kernel", None), "_publish_status", None)
+    if publish is None or parent is None:
+        yield
+        return
+    message = {**parent.message, "msg_id": parent.message["header"].get("msg_id")}
+    publish("busy", "shell", parent=message)
+    try:
+        yield
+    finally:
+        publish("idle", "shell", parent=message)
 
 
 def _plain(value: Any) -> Any:

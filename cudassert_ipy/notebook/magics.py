@@ -77,6 +77,11 @@ class CudaDebugMagics:
         diagnosis = self._session.diagnosis
         if diagnosis is None:
             raise UsageError(messages.NOTHING_TO_REPORT)
+        if options.output:
+            from cudassert_ipy.report.output import shown_output
+
+            print(shown_output(self._session.replaying.output) or messages.NOTHING_PRINTED)
+            return
         if options.json:
             print(json.dumps(diagnosis.to_dict(), allow_nan=False))
             return
@@ -85,8 +90,8 @@ class CudaDebugMagics:
         show_values = self._session.settings.show_values
         print(render_markdown(diagnosis, show_values=show_values))
 
-    def _replay(self, _options: Any) -> None:
-        self._session.replaying.replay_now()
+    def _replay(self, options: Any) -> None:
+        self._session.replaying.replay_now(whole=options.whole)
 
     def _restart(self, _options: Any) -> None:
         self._session.restarting.restart_from_magic()

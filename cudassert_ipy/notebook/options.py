@@ -52,6 +52,8 @@ def cell_options(line: str) -> Any:
 )
 @argument("value", nargs="?", default=None, help=messages.HELP_VALUE)
 @argument("--json", action="store_true", help=messages.HELP_JSON)
+@argument("--output", action="store_true", help=messages.HELP_OUTPUT)
+@argument("--whole", action="store_true", help=messages.HELP_WHOLE)
 def line_options(line: str) -> Any:
     """Parse the options of ``%cuda_debug``. Raises ``UsageError`` that lists what is accepted."""
     options = _parse(line_options, line, messages.LINE_USAGE)

@@ -18,6 +18,7 @@ from cudassert_ipy.notebook.tensor_explorer import TensorExplorer
 from cudassert_ipy.report.fragments import render_line_html
 from cudassert_ipy.report.html import render_finding_html
 from cudassert_ipy.report.numbers import count, is_number, seconds
+from cudassert_ipy.report.output import render_output_html
 from cudassert_ipy.report.private import without_values
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ class PanelActions(Protocol):
 
     def replay(self) -> None:
         """Replay the failing cell."""
+
+    def replay_whole(self) -> None:
+        """Replay the whole cell, not only the body of a loop in it."""
 
     def cancel(self) -> None:
         """Cancel what the progress bar shows."""
@@ -77,6 +81,7 @@ class Panel:
         self._bar: Any = None
         self._bar_text: Any = None
         self._closed = False
+        self._output = ""
 
     @classmethod
     def adopt(
@@ -114,8 +119,10 @@ class Panel:
         else:
             self._set([*self._action_rows(diagnosis.actions)])
 
-    def result(self, diagnosis: Diagnosis) -> None:
+    def result(self, diagnosis: Diagnosis, output: str | None = None) -> None:
         """Show the outcome in one line that unfolds, the tensor table, and the next buttons.
+
+        ``output``: what the cell printed in the replay, folded away; None for what it was before.
 
         The ordinary output above shows the outcome as well, but cannot be reached any more when the
         page was reloaded during a replay or restart.
@@ -125,6 +132,9 @@ class Panel:
         parts = [self._html(render_finding_html(diagnosis))]
         if diagnosis.tensors:
             parts.append(TensorExplorer(diagnosis).widget)
+        self._output = self._output if output is None else output
+        if self._output.strip():
+            parts.append(self._html(render_output_html(self._output)))
         self._set([*parts, *self._action_rows(diagnosis.actions)])
 
     def show_plan(self, plan: RestartPlan) -> None:
@@ -209,6 +219,12 @@ class Panel:
                 messages.BUTTON_REPLAY,
                 messages.TOOLTIP_REPLAY,
                 self._actions.replay,
+                "primary",
+            ),
+            "replay_whole": (
+                messages.BUTTON_REPLAY_WHOLE,
+                messages.TOOLTIP_REPLAY_WHOLE,
+                self._actions.replay_whole,
                 "primary",
             ),
             "restart_and_replay": (

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from cudassert_ipy.notebook import device
+
 if TYPE_CHECKING:
+    from cudassert_ipy.model import Finding
+    from cudassert_ipy.replay.batches import Loader
     from cudassert_ipy.replay.host_state import HostState
+    from cudassert_ipy.replay.loop_body import FailedFrame
     from cudassert_ipy.replay.rng import RandomState
 
 MAX_CELLS = 10_000
@@ -25,6 +31,8 @@ class CellRecord:
         succeeded: None where that is unknown (it ran before the extension was loaded).
         rng: states of the host random generators when it started, if torch was loaded then.
         host_state: small variables when it started, if torch could use a device then.
+        loaders: the last host batches of its DataLoader loops, the last used loader first.
+        frames: the user frames of the error it failed with, from the cell inwards.
 
     """
 
@@ -38,11 +46,20 @@ class CellRecord:
         self.succeeded: bool | None = None
         self.rng: RandomState | None = None
         self.host_state: HostState | None = None
+        self.loaders: tuple[Loader, ...] = ()
+        self.frames: tuple[FailedFrame, ...] = ()
         self.store_history = True
 
     def forget_state(self) -> None:
         """Let go of what only a replay of this cell would need."""
         self.rng = self.host_state = None
+        self.loaders = self.frames = ()
+
+    def keep_frames(self, error: BaseException) -> None:
+        """Keep the variables of the frames of ``error``, by reference, to run a loop's body in."""
+        from cudassert_ipy.replay.loop_body import failed_frames
+
+        self.frames = failed_frames(error)
 
 
 class Recorder:
@@ -58,6 +75,20 @@ class Recorder:
     def inside_cell(self) -> bool:
         """Whether a cell is running now."""
         return bool(self._open)
+
+    @staticmethod
+    def items_of(finding: Finding) -> Finding:
+        """Return a finding of the running cell with the dataset items of its values, if proven."""
+        batches = sys.modules.get("cudassert_ipy.replay.batches")
+        items = () if batches is None else batches.LOG.name_rows(finding)
+        return replace(finding, dataset_indices=items) if items else finding
+
+    @staticmethod
+    def close() -> None:
+        """Give torch back what was wrapped to keep batches."""
+        batches = sys.modules.get("cudassert_ipy.replay.batches")
+        if batches is not None:
+            batches.LOG.remove()
 
     def add_history(self, sources: list[str]) -> None:
         """Add cells that ran before the extension was loaded; ``sources[0]`` is cell 1."""
@@ -87,6 +118,10 @@ class Recorder:
             from cudassert_ipy.replay.rng import RandomState
 
             self.current.rng = RandomState.take()
+        if device.could_use_cuda():
+            from cudassert_ipy.replay.batches import LOG
+
+            LOG.begin()
         self._started = time.perf_counter()
         return True
 
@@ -108,6 +143,9 @@ class Recorder:
         record, self.current = self.current, None
         record.seconds = time.perf_counter() - self._started
         record.succeeded = bool(result is not None and result.success)
+        batches = sys.modules.get("cudassert_ipy.replay.batches")
+        if batches is not None:
+            record.loaders = batches.LOG.end()
         if record.store_history:
             self.cells.append(record)
             del self.cells[:-MAX_CELLS]

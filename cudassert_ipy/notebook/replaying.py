@@ -2,25 +2,50 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy import messages
 from cudassert_ipy.errors import CudassertError
-from cudassert_ipy.notebook import device
+from cudassert_ipy.notebook import device, loops
 from cudassert_ipy.notebook.cell_names import names_read_first
-from cudassert_ipy.notebook.child_shell import executor
+from cudassert_ipy.notebook.child_shell import CellRun, body_run
 from cudassert_ipy.notebook.diagnosing import actions_for, as_typed
 from cudassert_ipy.notebook.judging import judge
+from cudassert_ipy.notebook.kernel import busy
 from cudassert_ipy.replay.checkpoint import Checkpoint
+from cudassert_ipy.replay.loop_body import find_bodies
 from cudassert_ipy.replay.protocol import ReplayRequest
 from cudassert_ipy.replay.state import FLOAT_BUDGET, HostCopies
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
     from cudassert_ipy.model import Diagnosis, ReplayState
     from cudassert_ipy.notebook.recorder import CellRecord
     from cudassert_ipy.notebook.session import Session
-    from cudassert_ipy.replay.host_state import HostState
+    from cudassert_ipy.replay.loop_body import LoopBody
+
+SLOWDOWN = 4.0
+"""A replayed cell against the cell itself, where nothing was measured (benchmarks, small steps)."""
+_SAID_SECONDS = 2.0
+_GENEROUS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One replay that was started.
+
+    Attributes:
+        label: what is shown while it runs.
+        estimate: seconds that it may take; None where unknown.
+        running: the replay.
+
+    """
+
+    label: str
+    estimate: float | None
+    running: Any
 
 
 class Replaying:
@@ -45,10 +70,7 @@ class Replaying:
         copies = HostCopies()
         if device.cuda_in_use():
             copies.take_all(self._session.shell.user_ns, float_budget)
-        return self._fork(copies)
-
-    def _fork(self, copies: HostCopies, state: HostState | None = None) -> Any:
-        return Checkpoint.take(copies, execute=executor(self._session.shell, state))
+        return Checkpoint.take(copies, execute=CellRun(self._session.shell))
 
     def _changed_inputs(self, cell: CellRecord) -> list[str]:
         """Return what the cell reads and had changed, as far as it cannot be put back."""
@@ -75,29 +97,114 @@ class Replaying:
         running = checkpoint.start(request)
         return self._finish(diagnosis, self._wait(running))
 
-    def replay_now(self) -> Diagnosis:
+    def replay_now(self, *, whole: bool = False) -> Diagnosis:
         """Replay the failed cell and show the result in the cell that asks (the magic).
 
-        Raises ``CudassertError`` when there is nothing to replay or no child can be made.
+        ``whole``: not only the body of a loop, with as much time as it needs. Raises
+        ``CudassertError`` when there is nothing to replay or no child can be made.
         """
-        diagnosis, running = self._start()
-        found = self._finish(diagnosis, self._wait(running))
+        steps = self._steps(whole=whole)
+        attempt = next(steps)
+        try:
+            while True:
+                if attempt.estimate is not None and attempt.estimate > _SAID_SECONDS:
+                    print(f"{attempt.label} …")
+                attempt = steps.send(self._wait(attempt.running))
+        except StopIteration as end:
+            found: Diagnosis = end.value
         self._session.display.show(found)
+        if self.output.strip():
+            print(messages.REPLAY_PRINTED)
         return found
 
-    async def replay_in_panel(self) -> None:
+    async def replay_in_panel(self, *, whole: bool = False) -> None:
         """Replay the failed cell while the kernel stays usable, and show the result in place."""
-        diagnosis, running = self._start()
+        display = self._session.display
+        steps = self._steps(whole=whole)
+        attempt = next(steps)
+        panel = display.panel
+        with busy(self._session.shell, display.parent):
+            try:
+                while True:
+                    attempt = steps.send(await self._result(attempt))
+            except StopIteration as end:  # Python lets no coroutine raise it by itself
+                found: Diagnosis = end.value
+        display.update(found)
+        if panel is not None:
+            panel.result(found, self.output)
+
+    async def _result(self, attempt: Attempt) -> Any:
         panel = self._session.display.panel
-        self._running = running
+        self._running = attempt.running
+        if panel is not None:
+            panel.progress(attempt.label, None, None)
         try:
-            result = await running.result(lambda event: self._show_progress(panel, event))
+            return await attempt.running.result(
+                lambda event: self._show_progress(panel, event, attempt.label)
+            )
         finally:
             self._running = None
-        found = self._finish(diagnosis, result)
-        self._session.display.update(found)
-        if panel is not None:
-            panel.result(found)
+
+    def _steps(self, *, whole: bool) -> Generator[Attempt, Any, Diagnosis]:
+        """Yield the replays one by one, take their results, and return what was found.
+
+        The body of the loop first; if it decides nothing, the whole cell, unless that would take
+        too long and was not asked for.
+        """
+        diagnosis, cell = self._to_replay()
+        limit = self._session.settings.replay_seconds
+        said: list[str] = []
+        results: list[Any] = []
+        estimate = None if cell.seconds is None else cell.seconds * SLOWDOWN
+        for body in () if whole else self._bodies(cell):
+            execute = body_run(
+                self._session.shell, body, show_values=self._session.settings.show_values
+            )
+            result = yield self._attempt(cell, execute, loops.label(body), None, limit)
+            results.append(result)
+            doubtful = loops.carried_into(body, result.finding)
+            if result.finding is not None or result.replay.outcome == "cancelled":
+                return self._finish(diagnosis, result, doubtful)
+            said.append(loops.outcome(body, result.replay))
+            estimate = loops.estimate(body, result) or estimate
+        if results and estimate is not None and estimate > limit:
+            said.append(loops.offer(estimate, limit))
+            return self._unfinished(diagnosis, results[-1], said)
+        time = max(limit, _GENEROUS * (estimate or 0.0)) if whole else limit
+        run = CellRun(self._session.shell, cell.host_state)
+        label = messages.LOOP_PROGRESS_WHOLE if results else messages.REPLAY_PROGRESS
+        result = yield self._attempt(cell, run, label, estimate, time)
+        if said:
+            result = loops.with_note(result, [*said, messages.LOOP_WHOLE_DONE])
+        return self._finish(diagnosis, result, self._changed_inputs(cell))
+
+    def _attempt(
+        self, cell: CellRecord, execute: Any, label: str, estimate: float | None, timeout: float
+    ) -> Attempt:
+        copies = self._session.copies
+        if not self._session.dead:
+            copies = HostCopies()
+            copies.take_all(self._session.shell.user_ns, 0)
+        request = replace(self._request(cell, "after_failure"), timeout=timeout)
+        running = Checkpoint.take(copies, execute=execute).start(request)
+        return Attempt(loops.about(label, estimate), estimate, running)
+
+    def _bodies(self, cell: CellRecord) -> tuple[LoopBody, ...]:
+        session = self._session
+        if not cell.frames and not cell.loaders:
+            return ()
+        files = {
+            code.co_filename for loader in cell.loaders for code, _ in loader.batches[-1].sites
+        }
+        own = [name for name in files if session.cell_of(name) == cell.execution_count]
+        return find_bodies(cell.frames, cell.loaders, session.shell.user_ns, own)
+
+    def _unfinished(self, diagnosis: Diagnosis, result: Any, said: list[str]) -> Diagnosis:
+        """Return that the loop's body was clean, which says little of the cell, and what next."""
+        result = loops.with_note(result, said, outcome="inconclusive")
+        found = self._finish(diagnosis, result, ())
+        actions = tuple(name for name in found.actions if name != "replay")
+        return replace(found, actions=("replay_whole", *actions))
 
     async def replay_from_here(self, diagnosis: Diagnosis) -> Diagnosis:
         """After a restart: replay the failing cell from the state of now, and return the result."""
@@ -129,19 +236,14 @@ class Replaying:
         """Stop whatever runs: the extension is being unloaded or the process replaced."""
         self.cancel()
 
-    def _start(self) -> tuple[Diagnosis, Any]:
+    def _to_replay(self) -> tuple[Diagnosis, CellRecord]:
         diagnosis = self._session.diagnosis
         if diagnosis is None:
             raise CudassertError(messages.NOTHING_TO_REPLAY)
         cell = self._failed_cell()
         if not self._session.can_fork:
             raise CudassertError(messages.CANNOT_FORK)
-        copies = self._session.copies
-        if not self._session.dead:
-            copies = HostCopies()
-            copies.take_all(self._session.shell.user_ns, 0)
-        checkpoint = self._fork(copies, cell.host_state)
-        return diagnosis, checkpoint.start(self._request(cell, "after_failure"))
+        return diagnosis, cell
 
     def _failed_cell(self) -> CellRecord:
         if self._session.failed is None:
@@ -164,7 +266,7 @@ class Replaying:
         finally:
             self._running = None
 
-    def _finish(self, diagnosis: Diagnosis, result: Any) -> Diagnosis:
+    def _finish(self, diagnosis: Diagnosis, result: Any, changed: Sequence[str] = ()) -> Diagnosis:
         self.output = result.output
         context = diagnosis.context
         found = replace(
@@ -176,11 +278,10 @@ class Replaying:
         )
         cell = self._failed_cell()
         found = as_typed(found, cell.source, self._session.cell_of)
-        after = result.replay.state == "after_failure"
-        return judge(found, self._changed_inputs(cell) if after else ())
+        return judge(found, changed)
 
     @staticmethod
-    def _show_progress(panel: Any, event: Any) -> None:
-        label = getattr(event, "label", None)
-        if panel is not None and label is not None:
-            panel.progress(label, event.seconds, None)
+    def _show_progress(panel: Any, event: Any, label: str = "") -> None:
+        told = getattr(event, "label", None)
+        if panel is not None and told is not None:
+            panel.progress(label or told, event.seconds, None)

@@ -141,6 +141,7 @@ class Session:
         hooks.event("post_run_cell", self._after_cell, "%cuda_debug off")
         hooks.transformer(blank_magic_line, "%cuda_debug off")
         shell.configurables.append(self.settings)
+        hooks.other("DataLoader iterators", "%cuda_debug off", self.recorder.close)
         hooks.other("settings", "%unload_ext cudassert_ipy", self._remove_settings)
         if self.in_kernel:
             if self.settings.capture:

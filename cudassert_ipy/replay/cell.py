@@ -26,6 +26,7 @@ from cudassert_ipy.replay.replacement import CannotReplaceError, Replaced, repla
 from cudassert_ipy.standin import simulator
 from cudassert_ipy.standin.device import StandinDevice
 from cudassert_ipy.standin.replay_policy import Collector, ReplayPolicy
+from cudassert_ipy.standin.third_party import custom_cuda
 
 if TYPE_CHECKING:
     from cudassert_ipy.model import Finding, Outcome
@@ -94,14 +95,16 @@ class CellReplay:
         own = backward.own_backward(self._needed.append) if walks else contextlib.nullcontext()
         with own, StandinDevice(policy), modes.user_modes():
             self._outer_frames = sum(1 for _ in user_frames())
+            begun = time.monotonic()
             try:
                 self._execute(source)
             except BaseException as error:
                 failure = error
-        seconds = time.monotonic() - started
+        now = time.monotonic()
+        seconds, cell_seconds = now - started, now - begun
         if self._finding is None and collector.findings:
             # A check above the dispatcher (take_along_dim, one_hot) does not come by `launch`.
-            self._finding = collector.findings[0]
+            self._finding = self._placed(collector.findings[0])
             self._send(Found(finding=self._finding))
         for row in collector.rows:
             self._send(Row(row=row))
@@ -110,21 +113,31 @@ class CellReplay:
             outcome=outcome,
             exception=self._exception(failure),
             seconds=seconds,
+            cell_seconds=cell_seconds,
             substituted=replaced.substituted,
-            note=" ".join([*notes, *_as_of(replaced)]) or None,
+            note=" ".join([*notes, *collector.remarks, *self._where(), *_as_of(replaced)]) or None,
         )
 
     def _record(self, finding: Finding, func: Any, args: tuple[Any, ...], kwargs: Any) -> None:
         """Tell a finding at once; for the first, tell also what CPU torch says to it."""
         inner = sum(1 for _ in user_frames()) - self._outer_frames
         frames = finding.frames[-inner:] if inner > 0 else finding.frames
-        finding = replace(finding, frames=frames)
+        finding = self._placed(replace(finding, frames=frames))
         self._send(Found(finding=finding))
         if self._finding is None:
             self._finding = finding
             self._remark = _what_cpu_says(func, args, kwargs)
             if self._remark is not None:
                 self._send(Remark(text=self._remark))
+
+    def _placed(self, finding: Finding) -> Finding:
+        """Let who executes add what only it knows: dataset items, frames around a loop."""
+        found: Callable[[Finding], Finding] | None = getattr(self._execute, "found", None)
+        return finding if found is None else found(finding)
+
+    def _where(self) -> list[str]:
+        notes: Callable[[], list[str]] | None = getattr(self._execute, "notes", None)
+        return [] if notes is None else notes()
 
     def _judge(
         self, failure: BaseException | None, collector: Collector
@@ -133,8 +146,8 @@ class CellReplay:
             return "raised", [] if self._remark else [messages.REPLAY_CPU_SILENT]
         if self._needed:
             return "inconclusive", self._needed[:1]
-        notes = []
-        if failure is not None and not isinstance(failure, SystemExit):
+        notes = collector.gaps[:1]
+        if not notes and failure is not None and not isinstance(failure, SystemExit):
             notes.append(_why_it_stopped(failure))
         if collector.substitute_index_passed:
             notes.append(messages.REPLAY_SUBSTITUTE_PASSED)
@@ -196,6 +209,9 @@ def _why_it_stopped(failure: BaseException) -> str:
     if isinstance(failure, MemoryError) or "can't allocate memory" in _text_of(failure):
         return messages.REPLAY_NO_MEMORY
     for error in _chain(failure):
+        needs_device = custom_cuda(error)
+        if needs_device is not None:
+            return needs_device
         if isinstance(error, OSError) and error.errno in (errno.EBADF, errno.ENOTSOCK):
             return messages.REPLAY_NEEDS_SHARED
         if _NO_BACKWARD in _text_of(error):

@@ -66,6 +66,8 @@ class Done(Record):
     outcome: Outcome
     exception: str | None = None
     seconds: float = 0.0
+    cell_seconds: float = 0.0
+    """Seconds that the code itself ran, without what was set up before it."""
     substituted: int = 0
     note: str | None = None
 

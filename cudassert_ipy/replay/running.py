@@ -48,6 +48,7 @@ class ReplayResult:
         finding: the first bad operand, whatever the cell did with the exception.
         tensors: the operands that were looked at, in the order of the operations.
         output: what the cell printed, cut to ``OUTPUT_LIMIT``.
+        cell_seconds: how long the code itself ran, without what was set up before it.
 
     """
 
@@ -55,6 +56,7 @@ class ReplayResult:
     finding: Finding | None
     tensors: tuple[TensorRow, ...]
     output: str
+    cell_seconds: float = 0.0
 
 
 class RunningReplay:
@@ -214,7 +216,9 @@ class RunningReplay:
             note=done.note,
         )
         output = "".join(self._output)
-        self._result = ReplayResult(replay, self._finding, tuple(self._rows), output)
+        self._result = ReplayResult(
+            replay, self._finding, tuple(self._rows), output, done.cell_seconds
+        )
         return self._result
 
 

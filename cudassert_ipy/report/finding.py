@@ -63,6 +63,8 @@ def finding_rows(diagnosis: Diagnosis) -> list[Row]:
     # A vector's batch rows are its positions; saying them twice helps nobody.
     if finding.batch_rows and len(finding.shape) > 1:
         rows.append(row("rows", plain(_batch_rows(finding))))
+    if finding.dataset_indices:
+        rows.append(row("items", plain(_dataset_items(finding))))
     if finding.hint:
         rows.append(row("hint", plain(finding.hint)))
     # The guard's own exception says what stands above already.
@@ -161,6 +163,13 @@ def _batch_rows(finding: Finding) -> str:
     shown = [numbers.number(item) for item in finding.batch_rows[:_SHOWN_ROWS]]
     more = len(finding.batch_rows) > _SHOWN_ROWS or len(finding.batch_rows) >= MAX_POSITIONS
     return ", ".join(shown) + (", …" if more else "")
+
+
+def _dataset_items(finding: Finding) -> str:
+    """Return ``dataset[4711], dataset[12], …``."""
+    indices = finding.dataset_indices[:_SHOWN_ROWS]
+    shown = ", ".join(f"dataset[{numbers.number(index)}]" for index in indices)
+    return shown + (", …" if len(finding.dataset_indices) > _SHOWN_ROWS else "")
 
 
 def _certainty(diagnosis: Diagnosis, finding: Finding) -> Phrase:

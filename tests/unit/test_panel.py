@@ -93,6 +93,9 @@ class Recorder:
     def replay(self) -> None:
         self.calls.append("replay")
 
+    def replay_whole(self) -> None:
+        self.calls.append("replay_whole")
+
     def cancel(self) -> None:
         self.calls.append("cancel")
 

@@ -1,0 +1,164 @@
+"""Replays of cells that fail in a loop, in a real kernel."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.kernel
+
+DATA = """\
+import torch, torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+try:
+    from tqdm import tqdm
+except ImportError:
+    def tqdm(iterable):
+        for item in iterable:
+            yield item
+class Labels(Dataset):
+    def __len__(self):
+        return 1600
+    def __getitem__(self, index):
+        return torch.full((4,), float(index)), torch.tensor(7 if index == BAD else index % 5)
+torch.manual_seed(0)
+order = torch.randperm(1600).tolist()
+BAD = order[8 * 37 + 3]
+model = nn.Linear(4, 5).cuda()
+seen = []"""
+
+
+def one_line(text):
+    """The text twin wraps; a search must not care."""
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_of_a_loader_is_found_with_its_dataset_item(start_kernel, workers):
+    """Of 200 batches the bad one is named, with the item, and the cell does not run again."""
+    kernel = start_kernel()
+    assert kernel.run(DATA).status == "ok"
+    kernel.run(f"loader = DataLoader(Labels(), 8, sampler=order, num_workers={workers})")
+    cell = kernel.run(
+        "\nfor step, (x, y) in enumerate(tqdm(loader)):\n"
+        "    seen.append(step)\n"
+        "    x, y = x.cuda(), y.cuda()\n"
+        "    loss = F.cross_entropy(model(x), y)\n"
+        "    if step % 2:\n"
+        "        print(loss.item())\n",
+        timeout=120,
+    )
+    assert cell.status == "error"
+    replayed = kernel.run("%cuda_debug replay")
+    [diagnosis] = replayed.diagnoses
+    finding = diagnosis["finding"]
+    assert finding["operation"] == "torch.nn.functional.cross_entropy"
+    assert finding["bad_values"] == [7]
+    assert finding["line"] == 5
+    assert finding["dataset_indices"] == kernel.evaluate("[BAD]")
+    assert finding["certainty"] == "exact"
+    assert "batch 37 " in diagnosis["replay"]["note"]
+    bad = kernel.evaluate("BAD")
+    assert f"dataset[{bad}]" in replayed.bundles[-1]["text/plain"]
+    assert f"dataset[{bad}]" in replayed.bundles[-1]["text/html"]
+    assert f"dataset[{bad}]" in kernel.run("%cuda_debug report").stdout
+
+
+def test_a_training_function_of_an_earlier_cell(start_kernel):
+    """The loop may stand in a function; frames lead from the cell to its line."""
+    kernel = start_kernel()
+    kernel.run(DATA)
+    kernel.run("loader = DataLoader(Labels(), 8, sampler=order)")
+    kernel.run(
+        "\n"
+        "def train_epoch(loader, model):\n"
+        "    total = torch.zeros((), device='cuda')\n"
+        "    with torch.no_grad():\n"
+        "        for x, y in loader:\n"
+        "            seen.append(len(seen))\n"
+        "            total += F.cross_entropy(model(x.cuda()), y.cuda())\n"
+        "            total.item()\n"
+        "    return total.item()\n"
+    )
+    assert kernel.run("\n# go\ntrain_epoch(loader, model)").status == "error"
+    [diagnosis] = kernel.run("%cuda_debug replay").diagnoses
+    finding = diagnosis["finding"]
+    assert finding["bad_values"] == [7]
+    assert [(f["function"], f["line"]) for f in finding["frames"]] == [
+        ("<module>", 3),
+        ("train_epoch", 6),
+    ]
+    assert finding["dataset_indices"] == kernel.evaluate("[BAD]")
+    assert "batch 37 " in diagnosis["replay"]["note"]
+    assert "for x, y in loader:" in diagnosis["replay"]["note"]
+    assert kernel.evaluate("len(seen)") == 38
+
+
+def test_a_plain_loop_runs_its_body_once(start_kernel):
+    """A `for` over anything else: the body once, with the loop's variable named."""
+    kernel = start_kernel()
+    kernel.run(DATA + "\nids = torch.arange(100).reshape(50, 2); ids[37, 1] = 500")
+    kernel.run("table = nn.Embedding(100, 4).cuda()")
+    cell = kernel.run(
+        "for i in range(50):\n"
+        "    print('row', i)\n"
+        "    rows = table(ids[i].cuda())\n"
+        "    rows.sum().item()\n"
+    )
+    assert cell.status == "error"
+    replayed = kernel.run("%cuda_debug replay")
+    [diagnosis] = replayed.diagnoses
+    assert diagnosis["finding"]["bad_values"] == [500]
+    assert (diagnosis["finding"]["line"], diagnosis["finding"]["certainty"]) == (3, "exact")
+    assert "i = 37" in diagnosis["replay"]["note"]
+    assert kernel.run("%cuda_debug report --output").stdout == "row 37\n"
+
+
+def test_a_while_loop_runs_its_body_once(start_kernel):
+    """A `while` that counts before it looks up has moved on, and the finding says so."""
+    kernel = start_kernel()
+    kernel.run(DATA + "\nids = torch.arange(100); ids[37:] = 500")
+    kernel.run("table = nn.Embedding(100, 4).cuda()")
+    cell = kernel.run(
+        "i = -1\nwhile True:\n    i += 1\n    rows = table(ids[i].cuda())\n    rows.sum().item()\n"
+    )
+    assert cell.status == "error"
+    [diagnosis] = kernel.run("%cuda_debug replay").diagnoses
+    assert diagnosis["finding"]["bad_values"] == [500]
+    assert diagnosis["finding"]["certainty"] == "depends_on_substitutes"
+    assert "`while True:`" in diagnosis["replay"]["note"]
+    assert "had changed i " in diagnosis["replay"]["note"]
+
+
+def test_where_the_last_round_was_good_the_whole_cell_runs(start_kernel):
+    """The device reports late: the round that notices may be clean, then the cell runs again."""
+    kernel = start_kernel()
+    kernel.run(DATA + "\nids = torch.arange(100).reshape(50, 2); ids[7, 1] = 500")
+    kernel.run("table = nn.Embedding(100, 4).cuda()")
+    cell = kernel.run(
+        "for i in range(50):\n"
+        "    rows = table(ids[i].cuda())\n"
+        "    if i == 9:\n"
+        "        rows.sum().item()\n"
+    )
+    assert cell.status == "error"
+    [diagnosis] = kernel.run("%cuda_debug replay").diagnoses
+    assert diagnosis["finding"]["bad_values"] == [500]
+    note = diagnosis["replay"]["note"]
+    assert "passed every check" in note
+    assert "whole cell" in note
+
+
+def test_a_comprehension_is_replayed_as_a_whole(start_kernel):
+    """A comprehension has no body that could run alone; its items are named all the same."""
+    kernel = start_kernel()
+    kernel.run(DATA)
+    kernel.run("loader = DataLoader(Labels(), 8, sampler=order)")
+    cell = kernel.run(
+        "losses = [F.cross_entropy(model(x.cuda()), y.cuda()).item() for x, y in loader]"
+    )
+    assert cell.status == "error"
+    [diagnosis] = kernel.run("%cuda_debug replay").diagnoses
+    assert diagnosis["finding"]["bad_values"] == [7]
+    assert diagnosis["finding"]["dataset_indices"] == kernel.evaluate("[BAD]")
+    assert diagnosis["replay"]["note"] is None
