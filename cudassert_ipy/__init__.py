@@ -12,21 +12,42 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from cudassert_ipy.checks.batch import BatchReport, check_batch
     from cudassert_ipy.checks.guard import guard
+    from cudassert_ipy.checks.rules import Rule
+    from cudassert_ipy.checks.scan import scan
+    from cudassert_ipy.checks.scan_report import ScanReport
     from cudassert_ipy.decode.failure import explain
     from cudassert_ipy.errors import CudassertError, OperandError
     from cudassert_ipy.notebook.extension import last_diagnosis
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["CudassertError", "OperandError", "__version__", "explain", "guard", "last_diagnosis"]
+__all__ = [
+    "BatchReport",
+    "CudassertError",
+    "OperandError",
+    "Rule",
+    "ScanReport",
+    "__version__",
+    "check_batch",
+    "explain",
+    "guard",
+    "last_diagnosis",
+    "scan",
+]
 
 _LAZY = {
+    "BatchReport": "cudassert_ipy.checks.batch",
     "CudassertError": "cudassert_ipy.errors",
     "OperandError": "cudassert_ipy.errors",
+    "Rule": "cudassert_ipy.checks.rules",
+    "ScanReport": "cudassert_ipy.checks.scan_report",
+    "check_batch": "cudassert_ipy.checks.batch",
     "explain": "cudassert_ipy.decode.failure",
     "guard": "cudassert_ipy.checks.guard",
     "last_diagnosis": "cudassert_ipy.notebook.extension",
+    "scan": "cudassert_ipy.checks.scan",
 }
 
 
