@@ -120,7 +120,7 @@ def check_batch(
     """
     plan, traced = make_plan(batch, rules_or_model, call, classes, ignore_index)
     result = check_plan(batch, plan)
-    findings = tuple(located(bad, plan) for bad in result.bad) + traced
+    findings = tuple(located(bad) for bad in result.bad) + traced
     unchecked = dict.fromkeys([*result.unchecked, *plan.without_rule])
     report = BatchReport(findings, result.checked, tuple(unchecked))
     if raise_error:
@@ -145,13 +145,11 @@ def make_plan(
     return plan_from_rules(rules_or_model), ()
 
 
-def located(bad: Bad, plan: Plan) -> Finding:
-    """Return the finding with the model's line that met it, else that of the user's call."""
-    met = plan.traced.get((bad.path, bad.finding.aten))
-    here = locate_call() if met is None else met
+def located(bad: Bad) -> Finding:
+    """Return the finding with the model's line that demands it, else that of the user's call."""
+    here = bad.demand.location or locate_call()
     return replace(
         bad.finding,
-        operation=bad.finding.operation if met is None else met.operation,
         line=here.line,
         column=here.column,
         end_column=here.end_column,

@@ -178,7 +178,7 @@ class Inspector:
         return TensorRow(
             name=written.expression or operand.name,
             role=operand.role,
-            operation=_called(operator, operand),
+            operation=called(operator, operand),
             shape=written.shape,
             dtype=dtype_name(operand.tensor),
             device=str(operand.tensor.device),
@@ -201,7 +201,7 @@ class Inspector:
             # The same values in the same order: only the positions and the batch rows change.
             offenders = locate(_reshaped(operand, written.shape))
         return Finding(
-            operation=_called(operator, operand),
+            operation=called(operator, operand),
             aten=operator.aten,
             operand=operand.name,
             expression=written.expression,
@@ -244,7 +244,7 @@ def _reshaped(operand: Operand, shape: tuple[int, ...]) -> Operand:
     return replace(operand, tensor=tensor, bad=None if ask is None else bad)
 
 
-def _called(operator: Operator, operand: Operand) -> str:
+def called(operator: Operator, operand: Operand) -> str:
     """Return the user's name for the running operation."""
     for caller in operator.also:
         if running(caller.function):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cudassert_ipy import messages
+from cudassert_ipy.checks.origins import storage_of
 from cudassert_ipy.errors import CudassertError
 from cudassert_ipy.report.clean import clean_line
 
@@ -31,14 +32,15 @@ class Borrowed:
     model: Any
     sizes: set[int] = field(default_factory=set)
     """All sizes of the parameters and buffers."""
-    storages: set[int] = field(default_factory=set)
-    shared: dict[int, Tensor] = field(default_factory=dict)
+    storages: set[int | None] = field(default_factory=set)
+    shared: dict[int | None, Tensor] = field(default_factory=dict)
     """Parameters that share the memory of the user's, by storage."""
-    kept: dict[int, Tensor] = field(default_factory=dict)
+    kept: dict[int | None, Tensor] = field(default_factory=dict)
 
     def owns(self, tensor: Tensor) -> bool:
         """Whether ``tensor`` is a parameter or buffer of the model, or a view of one."""
-        return _storage(tensor) in self.storages
+        storage = storage_of(tensor)
+        return storage is not None and storage in self.storages
 
     def keep(self, func: Any, args: tuple[Any, ...]) -> None:
         """Keep the values of parameters that an operation is about to write into.
@@ -49,7 +51,7 @@ class Borrowed:
             is_written = argument.alias_info is not None and argument.alias_info.is_write
             for tensor in value if isinstance(value, list | tuple) else (value,):
                 if is_written and isinstance(tensor, torch.Tensor):
-                    storage = _storage(tensor)
+                    storage = storage_of(tensor)
                     if storage in self.shared and storage not in self.kept:
                         self.kept[storage] = self.shared[storage].detach().clone()
 
@@ -74,7 +76,7 @@ def borrow(model: Any) -> Borrowed:
         for parameter in model.parameters():
             data = parameter.data.to("cpu")  # its version counter is not the user's
             memo[id(parameter)] = torch.nn.Parameter(data, requires_grad=False)
-            storage = _storage(data)
+            storage = storage_of(data)
             borrowed.storages.add(storage)
             borrowed.shared[storage] = data
             borrowed.sizes.update(data.shape)
@@ -84,7 +86,7 @@ def borrow(model: Any) -> Borrowed:
                 if isinstance(value, torch.Tensor) and id(value) not in memo:
                     made = value.detach().to("cpu", copy=True)
                     memo[id(value)] = made
-                    borrowed.storages.add(_storage(made))
+                    borrowed.storages.add(storage_of(made))
                     borrowed.sizes.update(made.shape)
         borrowed.model = copy.deepcopy(model, memo).eval()
     except Exception as error:  # modules may hold anything: locks, files, generators
@@ -124,10 +126,3 @@ def _is_ddp(model: Any) -> bool:
     return type(model).__name__ in ("DistributedDataParallel", "FullyShardedDataParallel") and (
         isinstance(getattr(model, "module", None), torch.nn.Module)
     )
-
-
-def _storage(tensor: Tensor) -> int:
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (RuntimeError, NotImplementedError):
-        return 0  # sparse and foreign tensors have no storage

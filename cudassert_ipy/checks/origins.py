@@ -43,7 +43,7 @@ class Origins:
         import torch
 
         limit = MAX_FLOATS if tensor.is_floating_point() else MAX_INTEGERS
-        storage = _storage(tensor)
+        storage = storage_of(tensor)
         if storage is None or tensor.numel() > limit or tensor.is_complex():
             return False
         codes = torch.arange(tensor.numel(), dtype=torch.int64) | (number << _SHIFT)
@@ -56,7 +56,7 @@ class Origins:
 
         if not isinstance(tensor, torch.Tensor):
             return None
-        storage = _storage(tensor)
+        storage = storage_of(tensor)
         shadow = None if storage is None else self._shadows.get(storage)
         if shadow is None or shadow.itemsize != tensor.dtype.itemsize:
             return None
@@ -81,7 +81,7 @@ class Origins:
         if mover is None or not isinstance(result, torch.Tensor) or self.of(result) is not None:
             return
         codes = mover(self, args, kwargs, result)
-        storage = _storage(result)
+        storage = storage_of(result)
         if codes is None or storage is None or codes.shape != result.shape:
             return
         itemsize = result.dtype.itemsize
@@ -94,7 +94,7 @@ class Origins:
 
     def _overwrite(self, tensor: Any, codes: Tensor | None) -> None:
         known = self.of(tensor)
-        if known is None and codes is not None and _storage(tensor) is not None:
+        if known is None and codes is not None and storage_of(tensor) is not None:
             # A copy into fresh memory, such as a shifted copy of the labels.
             import torch
 
@@ -103,7 +103,7 @@ class Origins:
             if size > 2 * MAX_INTEGERS:
                 return
             fresh = torch.full((size,), UNKNOWN, dtype=torch.int64)
-            storage = _storage(tensor)
+            storage = storage_of(tensor)
             if storage is not None:
                 self._shadows[storage] = _Shadow(tensor, itemsize, fresh)
             known = self.of(tensor)
@@ -125,7 +125,8 @@ def split(codes: Tensor) -> dict[int, Tensor]:
     return {leaf: known[(known >> _SHIFT) == leaf] & mask for leaf in leaves}
 
 
-def _storage(tensor: Tensor) -> int | None:
+def storage_of(tensor: Tensor) -> int | None:
+    """Return the identity of the tensor's storage, valid while that lives; None without one."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except (RuntimeError, NotImplementedError):

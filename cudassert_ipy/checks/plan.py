@@ -47,8 +47,6 @@ class Plan:
     asked: list[Asked] = field(default_factory=list)
     without_rule: list[str] = field(default_factory=list)
     """Integer tensors of the batch for which no rule could be derived."""
-    traced: dict[tuple[Path, str], Finding] = field(default_factory=dict)
-    """Bad operands that the traced model met, by batch tensor and operator."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from cudassert_ipy.report.clean import clean_line
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from cudassert_ipy.checks.location import SourceLocation
     from cudassert_ipy.checks.operators import Operator
     from cudassert_ipy.model import Role
 
@@ -99,6 +100,8 @@ class Demand:
     requirement: str = ""
     operator: Operator | None = None
     """The row of the operator table, where the demand was derived from one."""
+    location: SourceLocation | None = None
+    """The line that demands it, where a model was traced."""
 
 
 def check(tensor: Tensor, demand: Demand, name: str) -> Finding | None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from cudassert_ipy import messages
 from cudassert_ipy.checks.calling import call_model, scores_of
-from cudassert_ipy.checks.inspect import Inspector
+from cudassert_ipy.checks.inspect import Inspector, called
+from cudassert_ipy.checks.location import locate_call
 from cudassert_ipy.checks.model_copy import Borrowed, borrow, kept_random_state
-from cudassert_ipy.checks.operators import lookup, table
-from cudassert_ipy.checks.origins import Origins, split
-from cudassert_ipy.checks.paths import Leaf, Path, path_text, walk
+from cudassert_ipy.checks.operators import function_table, lookup, table
+from cudassert_ipy.checks.origins import Origins, split, storage_of
+from cudassert_ipy.checks.paths import Leaf, path_text, walk
 from cudassert_ipy.checks.plan import Asked, Plan, check_plan, shapes_of
 from cudassert_ipy.checks.region import Region, region_of
 from cudassert_ipy.checks.rules import Demand, Rule
@@ -54,7 +57,7 @@ def plan_from_model(
     output, fed = None, None
     with kept_random_state():
         try:
-            with torch.no_grad(), recorder:
+            with torch.no_grad(), recorder, _Functions(recorder.note):
                 output, fed = call_model(borrowed.model, batch_copy, call)
         except CudassertError:
             raise
@@ -76,7 +79,6 @@ def plan_from_model(
     plan.without_rule = [
         path_text(leaf.path) for leaf in leaves.found if _is_index(leaf) and leaf.path not in known
     ]
-    plan.traced = recorder.by_place()
     return plan, recorder.unexplained(check_plan(batch, plan).bad)
 
 
@@ -100,9 +102,11 @@ class _Recorder(TorchDispatchMode):
         self.touched: set[int] = set()
         self.findings: list[tuple[Finding, tuple[Any, ...]]] = []
         for number, tensor in enumerate(copies):
-            storage = tensor.untyped_storage()._cdata
+            storage = storage_of(tensor)
             # One tensor under two keys goes by the first: they cannot be told apart.
-            if storage not in self._storages and self._origins.add(number, tensor):
+            if storage is None or storage in self._storages:
+                continue
+            if self._origins.add(number, tensor):
                 self._storages[storage] = number
 
     @classmethod
@@ -118,7 +122,7 @@ class _Recorder(TorchDispatchMode):
             self._borrowed.keep(func, args)
         operator = self._operators.get(func)
         if operator is not None:
-            args, kwargs = self._note(operator, args, kwargs)
+            args, kwargs = self.note(operator, args, kwargs)
         result = func(*args, **kwargs)
         self._origins.follow(func, args, kwargs, result)
         return result
@@ -126,10 +130,6 @@ class _Recorder(TorchDispatchMode):
     def put_back(self) -> None:
         """Undo what the run changed in the user's parameters."""
         self._borrowed.put_back()
-
-    def by_place(self) -> dict[tuple[Path, str], Finding]:
-        """Return the bad operands by the batch tensor they came from and their operator."""
-        return {(path, found.aten): found for found, paths in self.findings for path in paths}
 
     def unexplained(self, bad: Any) -> tuple[Finding, ...]:
         """Return bad operands for which none of ``bad`` stands.
@@ -149,28 +149,24 @@ class _Recorder(TorchDispatchMode):
 
     def _touch(self, arguments: Any) -> None:
         def note(value: Any) -> Any:
-            if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-                try:
-                    number = self._storages.get(value.untyped_storage()._cdata)
-                except (RuntimeError, NotImplementedError):
-                    return value  # functorch and foreign tensors have no storage
+            if isinstance(value, torch.Tensor):
+                number = self._storages.get(storage_of(value) or 0)
                 if number is not None:
                     self.touched.add(number)
             return value
 
         tree_map(note, arguments)
 
-    def _note(
+    def note(
         self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, Any]:
+        """Note the operands of one call; return its arguments with valid values in bad places."""
         checked, findings = self._inspector.inspect(operator, args, kwargs)
         replaced: dict[int, Tensor] = {}
         paths: list[Any] = []
         for item in checked:
             codes = self._origins.of(item.operand.tensor)
-            # Order, sums and counts say nothing about one value of another batch.
-            is_range = item.operand.low is not None or item.operand.high is not None
-            if codes is not None and is_range and getattr(item.operand, "bad", None) is None:
+            if codes is not None and _is_about_values(item.operand):
                 fixed = self._bound_is_fixed(item.operand, (args, kwargs))
                 for number, positions in split(codes).items():
                     paths.append(self._leaves[number].path)
@@ -196,15 +192,17 @@ class _Recorder(TorchDispatchMode):
         if key in self._seen or len(self.asked) >= _MAX_ASKED:
             return
         self._seen.add(key)
-        finite = getattr(operand, "finite", False)
+        here = locate_call()
         demand = Demand(
-            Rule(operand.low, operand.high, operand.special, finite=finite),
-            operation=getattr(operand, "operation", "") or operator.name,
+            Rule(operand.low, operand.high, operand.special, finite=operand.finite),
+            operation=called(operator, operand),
             aten=operator.aten,
             operand=operand.name,
             role=operand.role,
             requirement=operand.requirement,
             operator=operator,
+            # Without its frames: they would keep the copy of the model alive.
+            location=replace(here, _frame=None, _span=None, _callee=None),
         )
         shapes = None if fixed else self._shapes
         self.asked.append(Asked(demand, path=leaf.path, region=region, shapes=shapes))
@@ -229,6 +227,34 @@ class _Recorder(TorchDispatchMode):
         return any(sized) or self.is_fixed(size)
 
 
+class _Functions(TorchFunctionMode):
+    """Sees the functions that change their operand before any operation has it."""
+
+    def __init__(self, note: Callable[[Operator, Any, Any], tuple[Any, Any]]) -> None:
+        super().__init__()
+        self._note = note
+        self._operators = function_table()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        operator = self._operators.get(func)
+        if operator is not None:
+            args, kwargs = self._note(operator, args, kwargs)
+        return func(*args, **kwargs)
+
+
+def _is_about_values(operand: Operand) -> bool:
+    """Whether the operand's range can be told of single values of another batch.
+
+    Orders, sums and ends cannot, and what counts elements is bounded by what the batch holds.
+    """
+    if operand.bad is not None or (operand.low is None and operand.high is None):
+        return False
+    return operand.role in ("index", "target", "probability") or operand.high is None
+
+
 def _made_valid(operand: Operand) -> Tensor:
     """Return values that the operation accepts."""
     low = 0 if operand.low is None else max(operand.low, 0)
@@ -246,7 +272,7 @@ def _copy_batch(batch: Any, leaves: list[Leaf]) -> tuple[list[Tensor], Any]:
         made = memo.get(id(leaf.tensor))
         if made is None:
             try:
-                made = leaf.tensor.detach().to("cpu", copy=True).contiguous()
+                made = _contiguous(leaf.tensor.detach().to("cpu", copy=True))
             except RuntimeError as error:  # a dead context, or a tensor without storage
                 what = clean_line(str(error), 200)
                 text = messages.BATCH_UNREADABLE.format(part=path_text(leaf.path), error=what)
@@ -258,6 +284,10 @@ def _copy_batch(batch: Any, leaves: list[Leaf]) -> tuple[list[Tensor], Any]:
     except Exception as error:  # any object may be part of a user's batch
         what = clean_line(f"{type(error).__name__}: {error}", 200)
         raise CudassertError(messages.MODEL_COPY_BATCH.format(error=what)) from error
+
+
+def _contiguous(tensor: Tensor) -> Tensor:
+    return tensor.contiguous() if tensor.layout is torch.strided else tensor
 
 
 def _add_labels(

@@ -132,14 +132,12 @@ class _Scan:
             self._add(self._entry(bad, group, sampling))
         report.bad_batches += bool(result.bad or traced)
         report.batches += 1
-        self._plan.traced.clear()  # the model's lines are those of the first batch
 
     def _entry(self, bad: Bad, group: tuple[Any, ...] | None, sampling: Sampling) -> BadTensor:
         finding = bad.finding
         if self._room == 0:
             return BadTensor(self.report.batches, finding)
-        if self._plan is not None:
-            finding = located(bad, self._plan)
+        finding = located(bad)
         rows = bad.rows(self._room)
         if group is None:
             return BadTensor(self.report.batches, finding, tuple(rows))
