@@ -8,8 +8,9 @@ of missing gradients) is noted in the node's ``metadata`` by :mod:`cudassert_ipy
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 import torch
 
@@ -53,13 +54,31 @@ def note_zeros(node: Node, wanted: bool) -> None:
     node.metadata[_NO_ZEROS] = not wanted
 
 
-def note_freed(node: Node) -> None:
-    """Note that torch would have freed what ``node`` saved; the walk cannot free it."""
+def free(node: Node) -> None:
+    """Let go of what ``node`` saved: a later backward through it raises, as with torch's engine.
+
+    Python cannot call ``release_variables``; hooks on a saved tensor take its place just as well.
+    What has hooks of the user already stays in memory and counts as freed.
+    """
     node.metadata[_FREED] = True
+    kind: Any = type(node)
+    for name in _raw_saved_names(kind):
+        saved = getattr(node, name)
+        for one in saved if isinstance(saved, tuple) else (saved,):
+            # `data` is there in torch 2.13; without it the RuntimeError says so, which is slow.
+            if getattr(one, "data", one) is None:
+                continue
+            # RuntimeError: nothing was saved there, or there are hooks already.
+            with contextlib.suppress(RuntimeError):
+                one.register_hooks(_nothing, _refuse_freed)
+
+
+def _refuse_freed(_: Any) -> NoReturn:
+    raise RuntimeError(FREED_TWICE)
 
 
 def is_freed(node: Node) -> bool:
-    """Return whether torch would have freed what ``node`` saved."""
+    """Return whether what ``node`` saved is freed."""
     return _FREED in node.metadata
 
 
@@ -126,7 +145,7 @@ def _node_hooks(register: Any) -> list[Any]:
 
 
 def _nothing(*_: Any) -> None:
-    """Stand for a hook; never called."""
+    """Stand for a hook, or pack a saved tensor into nothing."""
 
 
 def _checked_hooked(before: Gradients, after: Any, hook: Any) -> Gradients:
@@ -196,24 +215,21 @@ def run_node(node: Node, gradients: Gradients) -> Gradients:
 
 def _check_not_freed(node: Node) -> None:
     kind: Any = type(node)
-    names, known = _saved_names(kind)
-    if not known:
-        raise UnsupportedGraphError  # a C++ function: only it knows what it has saved
-    for name in names:
+    if kind.__name__ == "CppFunction":
+        raise UnsupportedGraphError  # only C++ knows what it has saved
+    for name in _raw_saved_names(kind):
         try:
-            saved = getattr(node, name)
-        except Exception:  # a hook of the user that unpacks saved tensors: so there is one
+            saved = getattr(node, name.replace("_raw_saved_", "_saved_"))
+        except Exception:  # our refusal, or a hook of the user: so there was something
             saved = ()
         if saved is not None:
             raise RuntimeError(FREED_TWICE)
 
 
 @functools.cache
-def _saved_names(kind: Any) -> tuple[tuple[str, ...], bool]:
-    """Return the attributes of a C++ node that are saved tensors, and whether they are known."""
-    raw, saved = "_raw_saved_", "_saved_"
-    names = tuple(saved + name[len(raw) :] for name in dir(kind) if name.startswith(raw))
-    return names, kind.__name__ != "CppFunction"
+def _raw_saved_names(kind: Any) -> tuple[str, ...]:
+    """Return the attributes of a node type that are saved tensors, not unpacked."""
+    return tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
 
 
 def _run_python_function(node: Any, gradients: Gradients) -> Gradients:

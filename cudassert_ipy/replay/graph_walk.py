@@ -19,8 +19,8 @@ from cudassert_ipy.replay.graph_nodes import (
     Gradients,
     Node,
     add_gradients,
+    free,
     is_accumulator,
-    note_freed,
     run_node,
     run_tensor_hooks,
 )
@@ -109,6 +109,7 @@ class Walk:
         self.restricted = bool(inputs)
         self.node: Node | None = None
         """The node that is running."""
+        self._checks_nan = torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
         self.callbacks: list[Callable[[], Any]] = []
         """Run at the end; each may add more."""
         self._roots = graph.roots
@@ -181,8 +182,8 @@ class Walk:
         gradients = run_tensor_hooks(node, gradients, retained)
         results = run_node(node, gradients)
         if not self.keep_graph:
-            note_freed(node)
-        if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
+            free(node)
+        if self._checks_nan:
             _check_nan(node, results)
         self._send(node.next_functions, results)
 

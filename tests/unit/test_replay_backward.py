@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.autograd import Function
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
 from cudassert_ipy.replay.backward import can_walk, own_backward, torch_engine_works
@@ -603,6 +604,37 @@ def test_everything_is_put_back():
     with own_backward(print):
         assert state()[0] is not before[0]
     assert state() == before
+
+
+def test_what_was_saved_is_freed():
+    """A loss that is kept holds no activations, so that a loop that sums losses stays small."""
+
+    class Saves(Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x * 2
+            ctx.save_for_backward(y)
+            return y + 1
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * ctx.saved_tensors[0]
+
+    def build(retain=False):
+        x = torch.ones(3, requires_grad=True)
+        exp, mul = x.exp(), x * 2
+        saved = Saves.apply(exp)
+        loss = torch.einsum("i,i->", saved * mul, torch.stack([exp, mul]).prod(0))
+        storages = [StorageWeakRef(t.untyped_storage()) for t in (exp, mul, saved)]
+        storages.append(StorageWeakRef(saved.grad_fn.saved_tensors[0].untyped_storage()))
+        del exp, mul, saved
+        assert not any(storage.expired() for storage in storages)
+        loss.backward(retain_graph=retain)
+        return [storage.expired() for storage in storages]
+
+    with own_backward(print):
+        assert build() == [True] * 4
+        assert build(retain=True) == [False] * 4
 
 
 def test_a_deep_graph():
