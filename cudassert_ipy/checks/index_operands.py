@@ -7,7 +7,7 @@ operand here: its own error says more. Nor has a call whose result is empty: it 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy.checks.offset_operands import bag_offsets
 from cudassert_ipy.checks.operand import Arguments, Operand, is_integral, size_along
@@ -246,9 +246,14 @@ def ctc(arguments: Arguments) -> Iterator[Operand]:
     labels = scores.shape[-1]
 
     def bad() -> Tensor:
-        lengths = torch.as_tensor(target_lengths, device="cpu").reshape(-1)
-        ends = lengths.to(targets.device)[:, None] if targets.dim() > 1 else int(lengths.sum())
-        places = torch.arange(targets.shape[-1], device=targets.device)
+        # Made from `targets`: a stand-in device has no factories for its name.
+        lengths = target_lengths
+        if not isinstance(lengths, torch.Tensor):
+            lengths = targets.new_tensor(lengths)
+        places = torch.ones_like(targets).cumsum(-1) - 1
+        ends: Any = int(lengths.sum())
+        if targets.dim() > 1:
+            ends = torch.zeros_like(targets[:, 0]).copy_(lengths.reshape(-1))[:, None]
         wrong: Tensor = ((targets < 0) | (targets >= labels)) & (places < ends)
         return wrong
 

@@ -112,7 +112,7 @@ def coo_indices(arguments: Arguments) -> Iterator[Operand]:
         return
 
     def bad() -> Tensor | None:
-        limits = torch.tensor(sizes, device=indices.device)
+        limits = indices.new_tensor(sizes)
         low, high = torch.aminmax(indices, dim=1)
         if not bool(((low < 0) | (high >= limits)).any()):
             return None

@@ -27,7 +27,8 @@ def garbage(func: Any, traits: Traits, args: tuple[Any, ...], kwargs: dict[str, 
         return None
     if written and returns == len(written):
         return written[0] if returns == 1 else tuple(written)
-    result = _without_values(func, args, kwargs)
+    with torch.sparse.check_sparse_tensor_invariants(enable=False):
+        result = _without_values(func, args, kwargs)
     names = [item.name for item in func._schema.arguments]
     outs = [kwargs[names[n]] for n in traits.written if names[n] in kwargs]
     if not outs:
@@ -61,7 +62,9 @@ def _on_meta(tensor: torch.Tensor, **_: Any) -> torch.Tensor:
 
 def _filled(value: Any, fill: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return fill(value, requires_grad=False)
+        # A mask decides over a shape, and no mask is out of range.
+        keeps = value.dtype is torch.bool and fill is torch.zeros_like
+        return value if keeps else fill(value, requires_grad=False)
     if type(value) in (list, tuple):
         return type(value)(_filled(item, fill) for item in value)
     if type(value) is dict:

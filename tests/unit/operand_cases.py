@@ -74,7 +74,8 @@ def case(call, good, operation, operand, bounds, keys=(), cpu="", role="index", 
 
 def _along(name, *rest, size=7, key=_SCATTER, cpu=_BOUNDS, low=0, operation="", index=IDS[None]):
     def call(i):
-        return getattr(X.clone(), name)(1, i, *rest)
+        moved = [item.to(i.device) if isinstance(item, torch.Tensor) else item for item in rest]
+        return getattr(X.clone(), name)(1, i, *moved)
 
     return case(call, index, operation or f"torch.{name}", "index", (low, size - 1), key, cpu)
 
@@ -144,7 +145,7 @@ INDEX_CASES = {
         *(IDS, "torch.index_select", "index", (0, 6), "embedding", "out of range"),
     ),
     "index_select sparse": case(
-        lambda i: X.to_sparse().index_select(0, i).to_dense(),
+        lambda i: X.to_sparse().index_select(0, i),
         *(IDS, "torch.index_select", "index", (-3, 2), "index_select_sparse", "out of range"),
     ),
     "index_add": _along(
