@@ -79,11 +79,17 @@ class Context:
 
 
 class _ThreadState(threading.local):
+    def __init__(self) -> None:
+        self.streams: dict[int | None, Any] = {}
+        """The current stream of a device, where it is not the default one."""
+
     index = 0
     call: tuple[Any, ...] = ()
     """Arguments of the torch function that is running: its inner factories follow them."""
     forced: int | None = None
     """Device of the factory that is running."""
+    capturing = False
+    """Whether a CUDA graph is being captured."""
     inside = False
     """Whether a torch function is running, for which torch takes our function mode away."""
 

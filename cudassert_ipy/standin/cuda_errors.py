@@ -102,6 +102,14 @@ def different_devices(func: Any, argument: str, index: int) -> RuntimeError:
     return RuntimeError(f"Expected all tensors to be on the same device, {detail}")
 
 
+def two_devices(one: int, other: int) -> RuntimeError:
+    """Return torch's error for operands on two devices (aten/src/ATen/TensorIterator.cpp)."""
+    return RuntimeError(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"cuda:{one} and cuda:{other}!"
+    )
+
+
 _STRUCTURED = frozenset(
     ("mm", "addmm", "bmm", "baddbmm", "cat", "gather", "scatter", "index_add", "nll_loss_forward")
 )

@@ -12,8 +12,11 @@ from torch.utils import _device as torch_device_mode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cudassert_ipy.standin.context import index_of_any, tensors_in
-from cudassert_ipy.standin.cuda_errors import different_devices
+from cudassert_ipy.standin.cuda_errors import different_devices, two_devices
 from cudassert_ipy.standin.garbage import garbage
+from cudassert_ipy.standin.hidden_operands import checked_call
+from cudassert_ipy.standin.missing_kernels import run_otherwise
+from cudassert_ipy.standin.pinned import pin
 from cudassert_ipy.standin.tags import storage_of, tag_of
 from cudassert_ipy.standin.traits import Traits, traits_of
 
@@ -51,7 +54,10 @@ class StandinDispatchMode(TorchDispatchMode):
                 on_host = on_host or tensor.dim() > 0
                 substitute = substitute or found is not None
             else:
-                index = found.device_index
+                if index is None:
+                    index = found.device_index
+                elif index != found.device_index and not traits_of(func).mixes_devices:
+                    raise two_devices(index, found.device_index)
                 substitute = substitute or found.substitute
         traits = traits_of(func)
         if index is None:
@@ -71,6 +77,14 @@ class StandinDispatchMode(TorchDispatchMode):
         self, func: Any, traits: Traits, args: Any, kwargs: Any, *, substitute: bool
     ) -> Any:
         """Run an operation on CPU tensors; some of them may hold substitute values."""
+        place = traits.device_position
+        if place is not None and place < len(args) and args[place] is not None:
+            index = self._context.index_of(args[place])
+            if index is not None:  # C++ code makes a device tensor from CPU tensors
+                args = (*args[:place], torch.device("cpu"), *args[place + 1 :])
+                out = func(*args, **kwargs)
+                self._mark(out, traits, args, index, substitute=substitute)
+                return out
         out = func(*args, **kwargs)
         if substitute:
             if traits.synchronizes:
@@ -105,7 +119,10 @@ class StandinDispatchMode(TorchDispatchMode):
         if policy.launch(traits.operator, args, kwargs):
             if traits.factory_size is not None:
                 policy.reserve(_bytes(args, kwargs, traits.factory_size))
-            out = func(*args, **kwargs)
+            try:
+                out = func(*args, **kwargs)
+            except RuntimeError as error:
+                out = run_otherwise(context, func, traits, args, kwargs, error)
         else:
             out = garbage(func, traits, args, kwargs)
         if traits.is_random and policy.tracks_substitutes:
@@ -156,7 +173,10 @@ class StandinFunctionMode(TorchFunctionMode):
             if device is None:
                 device = torch_device_mode.CURRENT_DEVICE
             return self._construct(func, args, kwargs, device)
-        if device is not None or func is torch.Tensor.new_tensor:
+        instead = checked_call(context, func, args, kwargs)
+        if instead is not None:
+            return instead
+        if device is not None or func is torch.Tensor.new_tensor or kwargs.get("pin_memory"):
             return self._construct(func, args, kwargs, device)
         if func is torch.device and len(args) == 1 and type(args[0]) is int:
             return torch.device("cuda", args[0])
@@ -187,6 +207,9 @@ class StandinFunctionMode(TorchFunctionMode):
                 return func(*args, **kwargs)
             copy = bool(kwargs.get("copy"))
             return data.to(device=device, dtype=kwargs.get("dtype"), copy=copy)
+        if kwargs.get("out") is not None:
+            return func(*args, **{key: item for key, item in kwargs.items() if key != "device"})
+        pinned = kwargs.get("pin_memory")
         kwargs = {key: item for key, item in kwargs.items() if key not in ("device", "pin_memory")}
         if device is None:
             index = source.device_index if source is not None else None
@@ -217,6 +240,8 @@ class StandinFunctionMode(TorchFunctionMode):
             random = func in _random() and context.policy.tracks_substitutes and index is not None
             taint = source is not None and source.substitute
             context.place(out, index, substitute=random or taint)
+        elif pinned and isinstance(out, torch.Tensor):
+            pin(out)
         return out
 
 

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _ABSENT = object()
+
+
+def own(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function object of its own, for one more name of the same function.
+
+    torch._dynamo refuses one object under two names, and plain ``Adam.step`` loads it.
+    """
+    return lambda *args, **kwargs: function(*args, **kwargs)  # noqa: PLW0108  not the same object
 
 
 class Patches:

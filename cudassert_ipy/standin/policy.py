@@ -21,6 +21,9 @@ class Policy(Protocol):
     def launch(self, operator: Operator | None, args: tuple[Any, ...], kwargs: Any) -> bool:
         """Return whether to run a kernel (else it leaves garbage); may raise."""
 
+    def call(self, operator: Operator, args: tuple[Any, ...], kwargs: Any) -> bool:
+        """Return whether to run a torch function with operands of its own; may raise."""
+
     def reserve(self, size: int) -> None:
         """Ask for ``size`` bytes before they are allocated; may raise ``OutOfMemoryError``."""
 
@@ -35,6 +38,12 @@ class Policy(Protocol):
 
     def copied_to_host(self, tensor: Tensor) -> None:
         """Note that device or substitute values become Python or CPU values."""
+
+    def remark(self, text: str) -> None:
+        """Note, once, what is done differently from a real device; it changes no outcome."""
+
+    def gap(self, text: str) -> None:
+        """Note, once, what could not be run: what the program did after that proves nothing."""
 
     def unreadable(self) -> None:
         """Raise if the device cannot be used any more."""

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.utils.checkpoint
 
+from cudassert_ipy.standin.legacy_types import plain_type
+from cudassert_ipy.standin.pinned import is_pinned_storage, pin
 from cudassert_ipy.standin.tags import Tag, tag_of
 from cudassert_ipy.standin.transfer import move
 
@@ -27,7 +29,6 @@ _BASE: Any = torch._C.TensorBase
 _TORCH = str(Path(torch.__file__).parent)
 _OF_SAVED_TENSORS = (torch.utils.checkpoint.__file__, torch.autograd.graph.__file__)
 """Run also from within functions, at any tensor that is saved, and note where tensors are."""
-_PINNED = "_cudassert_pinned"
 
 
 def install_tensor_methods(context: Context, patches: Patches) -> None:
@@ -132,7 +133,7 @@ def _movers(context: Context) -> dict[str, Any]:
         if is_pinned_storage(self):
             return self
         pinned = self.detach().clone()
-        setattr(pinned.untyped_storage(), _PINNED, True)
+        pin(pinned)
         return pinned
 
     def is_pinned(self: Tensor, device: Any = None) -> bool:  # noqa: ARG001
@@ -149,14 +150,6 @@ def _movers(context: Context) -> dict[str, Any]:
         "is_pinned": is_pinned,
         "record_stream": record_stream,
     }
-
-
-def is_pinned_storage(tensor: Tensor) -> bool:
-    """Whether the simulated ``pin_memory`` made this tensor's storage."""
-    try:
-        return hasattr(tensor.untyped_storage(), _PINNED)
-    except (RuntimeError, NotImplementedError):
-        return False
 
 
 def _readers(context: Context) -> dict[str, Any]:
@@ -214,9 +207,13 @@ def _readers(context: Context) -> dict[str, Any]:
             with torch._C.DisableTorchFunction():
                 name: str = _BASE.type(self)
             return name.replace("torch.", "torch.cuda.", 1) if on_device else name
-        if isinstance(dtype, str) and dtype.startswith("torch.cuda.") and context.active:
-            plain = getattr(torch, dtype.removeprefix("torch.cuda."))
+        plain = plain_type(dtype) if context.active else None
+        if plain is not None:
             return self.to("cuda", plain.dtype)
+        if on_device and not isinstance(dtype, torch.dtype):
+            return _BASE.type(
+                self.cpu(), dtype, *args, **kwargs
+            )  # "torch.FloatTensor" is the CPU's
         return _BASE.type(self, dtype, *args, **kwargs)
 
     return {

@@ -16,38 +16,41 @@ if TYPE_CHECKING:
     from cudassert_ipy.standin.context import Context
     from cudassert_ipy.standin.patches import Patches
 
+CUDNN_VERSION = 91002
+"""What ``torch.backends.cudnn.version()`` says where there is none: 9.10.2."""
+_PACKAGE = __name__.partition(".")[0]
 _SERIALIZATION_PRIORITY = 5
 """Before torch's own handlers for ``cuda`` (20), after none."""
 
 
-def install_surroundings(context: Context, patches: Patches, function_mode: Any) -> None:
-    """Autocast, cuDNN and the grouping of tensors by device in optimizers."""
-    original_init = torch.amp.autocast_mode.autocast.__init__
-
-    def autocast_init(
-        self: Any, device_type: Any, dtype: Any = None, *args: Any, **kwargs: Any
-    ) -> None:
-        if device_type == "cuda" and context.active:
-            device_type = "cpu"
-            dtype = torch.float16 if dtype is None else dtype
-        original_init(self, device_type, dtype, *args, **kwargs)
-
-    patches.set(torch.amp.autocast_mode.autocast, "__init__", autocast_init)
+def install_surroundings(context: Context, patches: Patches) -> None:
+    """CuDNN and the grouping of tensors by device in optimizers."""
     patches.replace(torch.backends.cudnn, "is_acceptable", lambda tensor: False)  # noqa: ARG005
+    if not torch.backends.cudnn.is_available():
+        patches.replace(torch.backends.cudnn, "is_available", lambda: True)
+        patches.replace(torch.backends.cudnn, "version", lambda: CUDNN_VERSION)
     patches.replace(torch.backends.cuda, "is_built", lambda: True)
     original_has = torch.overrides.has_torch_function
 
     def has_torch_function(arguments: Any) -> bool:
-        # The fast paths of nn.TransformerEncoderLayer and nn.MultiheadAttention ask this. Our mode
-        # is no reason to leave them: results would differ from the CPU's in the last bits.
+        # The fast paths of nn.TransformerEncoderLayer and nn.MultiheadAttention ask this. Our modes
+        # are no reason to leave them: results would differ from the CPU's in the last bits.
         modes = torch.overrides._get_current_function_mode_stack()
-        if any(not isinstance(mode, function_mode) for mode in modes):
+        if any(type(mode).__module__.partition(".")[0] != _PACKAGE for mode in modes):
             return bool(original_has(arguments))
         kinds = {type(item) for item in arguments if item is not None}
         plain = (torch.Tensor, torch.nn.Parameter)
         return any(k not in plain and hasattr(k, "__torch_function__") for k in kinds)
 
     patches.replace(torch.overrides, "has_torch_function", has_torch_function)
+    original_module = torch.get_device_module
+
+    def get_device_module(device: Any = None) -> Any:
+        if device is None or torch.device(device).type == "cuda":
+            return torch.cuda
+        return original_module(device)
+
+    patches.replace(torch, "get_device_module", get_device_module)
     original_group = torch._C._group_tensors_by_device_and_dtype
 
     def group(tensor_lists: Any, with_indices: bool = False) -> Any:
@@ -78,7 +81,18 @@ def install_surroundings(context: Context, patches: Patches, function_mode: Any)
         parts = tensor.split(chunk_sizes, dim) if chunk_sizes else tensor.chunk(len(devices), dim)
         return [part.to(torch.device("cuda", d)) for part, d in zip(parts, devices, strict=False)]
 
+    def broadcast(tensors: Any, devices: Any, _buffer_size: int) -> list[list[Any]]:
+        return [[t.to(torch.device("cuda", device)) for t in tensors] for device in devices]
+
+    def gather(tensors: Any, dim: int, destination: int | None) -> Any:
+        index = context.current_index if destination is None else destination
+        return torch.cat([t.to("cpu" if index < 0 else f"cuda:{index}") for t in tensors], dim)
+
     patches.set(torch._C, "_scatter", scatter)
+    patches.set(torch._C, "_broadcast_coalesced", broadcast)
+    patches.set(torch._C, "_gather", gather)
+    patches.replace(torch.cuda.nccl, "version", lambda: (2, 27, 5))
+    patches.replace(torch.cuda.nccl, "is_available", lambda tensors: False)  # noqa: ARG005
 
 
 def install_autograd(context: Context, patches: Patches, function_mode: Any) -> None:
@@ -101,13 +115,22 @@ def install_autograd(context: Context, patches: Patches, function_mode: Any) -> 
 
 def install_threads(patches: Patches, enter_modes: Callable[[], Any]) -> None:
     """Modes belong to one thread: threads that start from now on enter them as well."""
-    original = threading.Thread.run
+    original = threading.Thread.start
 
-    def run(self: threading.Thread) -> None:
-        with enter_modes():
-            original(self)
+    def start(self: threading.Thread) -> None:
+        inner = self.run  # the method of a subclass as well
 
-    patches.set(threading.Thread, "run", run)
+        def run() -> None:
+            try:
+                with enter_modes():
+                    inner()
+            finally:
+                del self.run  # else thread and function keep each other alive
+
+        self.run = run  # type: ignore[method-assign]
+        original(self)
+
+    patches.set(threading.Thread, "start", start)
 
 
 def install_serialization(context: Context, patches: Patches) -> None:

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from cudassert_ipy import messages
-from cudassert_ipy.standin.streams import generator_class, stream_classes
+from cudassert_ipy.standin.autocast import install_autocast
+from cudassert_ipy.standin.compiled_code import install_compiled_code
+from cudassert_ipy.standin.exchange import install_exchange
+from cudassert_ipy.standin.legacy_types import install_legacy_types
+from cudassert_ipy.standin.memory_names import install_memory_names, total_bytes
+from cudassert_ipy.standin.patches import own
+from cudassert_ipy.standin.random_state import install_random_state
+from cudassert_ipy.standin.streams import install_streams
+from cudassert_ipy.standin.third_party import install_third_party
 from cudassert_ipy.standin.torch_around import (
     install_autograd,
     install_serialization,
@@ -34,13 +42,21 @@ def install_torch_cuda(
     """Replace the names; ``enter_modes`` gives a context manager for new threads."""
     for name, value in _cuda(context).items():
         patches.replace(torch.cuda, name, value)
-    _install_streams(context, patches)
+    for name in ("cudart", "check_error"):
+        patches.replace(torch.cuda.profiler, name, getattr(torch.cuda, name))
+    install_streams(context, patches)
     for name, value in _accelerator(context).items():
         if hasattr(torch, "accelerator"):
             patches.replace(torch.accelerator, name, value)
-    _install_memory(context, patches)
-    _install_random(context, patches)
-    install_surroundings(context, patches, function_mode)
+    install_memory_names(context, patches)
+    install_random_state(context, patches)
+    install_legacy_types(context, patches)
+    install_autocast(context, patches)
+    install_compiled_code(context, patches)
+    install_exchange(context, patches)
+    install_third_party(context, patches)
+    _install_ranges(patches)
+    install_surroundings(context, patches)
     install_autograd(context, patches, function_mode)
     install_threads(patches, enter_modes)
     install_serialization(context, patches)
@@ -71,7 +87,7 @@ def _cuda(context: Context) -> dict[str, Any]:
         return messages.SIMULATED_NAME
 
     def get_device_properties(device: Any = None) -> Any:
-        return DeviceProperties(ordinal(device), _total(context))
+        return DeviceProperties(ordinal(device), total_bytes(context))
 
     class device:  # noqa: N801
         """Context manager that changes the current device."""
@@ -87,6 +103,12 @@ def _cuda(context: Context) -> dict[str, Any]:
         def __exit__(self, *exception: object) -> None:
             context.current_index = self.prev_idx
 
+    class device_of(device):  # noqa: N801
+        """Context manager that makes a tensor's device the current one."""
+
+        def __init__(self, obj: Any) -> None:
+            super().__init__(obj.get_device() if obj.is_cuda else -1)
+
     def init() -> None:
         context.initialized = True
 
@@ -95,7 +117,7 @@ def _cuda(context: Context) -> dict[str, Any]:
         "is_initialized": lambda: context.initialized,
         "_is_in_bad_fork": lambda: False,
         "init": init,
-        "_lazy_init": _own(init),
+        "_lazy_init": own(init),
         "_lazy_call": lambda callable, **_: callable(),  # noqa: A006
         "device_count": lambda: context.policy.device_count,
         "current_device": lambda: context.current_index,
@@ -105,39 +127,18 @@ def _cuda(context: Context) -> dict[str, Any]:
         "get_device_properties": get_device_properties,
         "get_device_capability": lambda device=None: (ordinal(device), CAPABILITY)[1],
         "device": device,
+        "device_of": device_of,
         "can_device_access_peer": lambda device, peer: ordinal(device) != ordinal(peer),
         "is_bf16_supported": lambda including_emulation=True: True,  # noqa: ARG005
         "is_tf32_supported": lambda: True,
-        "is_current_stream_capturing": lambda: False,
         "get_arch_list": lambda: ["sm_90"],
+        "cudart": _RuntimeLibrary,
+        "check_error": lambda res: None,  # noqa: ARG005
+        "get_gencode_flags": lambda: "-gencode compute=compute_90,code=sm_90",
         "ipc_collect": lambda: None,
         "set_sync_debug_mode": lambda debug_mode: None,  # noqa: ARG005
         "get_sync_debug_mode": lambda: 0,
     }
-
-
-def _install_streams(context: Context, patches: Patches) -> None:
-    stream_kind, event_kind = stream_classes(context)
-    names = {
-        "Stream": stream_kind,
-        "Event": event_kind,
-        "stream": lambda stream: stream,
-        "set_stream": lambda stream: None,  # noqa: ARG005
-        "current_stream": lambda device=None: stream_kind(device),
-        "default_stream": lambda device=None: stream_kind(device),
-    }
-    for name, value in names.items():
-        patches.replace(torch.cuda, name, value)
-    # nn.DataParallel makes and keeps its own streams.
-    data_parallel = torch.nn.parallel._functions
-    patches.replace(data_parallel, "_get_stream", _own(stream_kind))
-    for name in ("Stream", "Event"):
-        patches.replace(torch.cuda.streams, name, names[name])
-    if hasattr(torch, "accelerator"):
-        patches.replace(
-            torch.accelerator, "current_stream", lambda device=None: stream_kind(device)
-        )
-        patches.replace(torch.accelerator, "set_stream", lambda stream: None)  # noqa: ARG005
 
 
 def _accelerator(context: Context) -> dict[str, Any]:
@@ -170,96 +171,29 @@ def _accelerator(context: Context) -> dict[str, Any]:
         "current_device_index": lambda: context.current_index,
         "current_device_idx": lambda: context.current_index,
         "set_device_index": set_device_index,
-        "set_device_idx": _own(set_device_index),
+        "set_device_idx": own(set_device_index),
         "synchronize": synchronize,
     }
 
 
-def _install_memory(context: Context, patches: Patches) -> None:
-    def used(device: Any = None) -> int:  # noqa: ARG001
-        return getattr(context.policy, "used_bytes", 0)
+class _RuntimeLibrary:
+    """Every call into the CUDA runtime library succeeds, and does nothing."""
 
-    def peak(device: Any = None) -> int:  # noqa: ARG001
-        return getattr(context.policy, "peak_bytes", 0)
+    class cudaError:  # noqa: N801
+        """Its result codes."""
 
-    def mem_get_info(device: Any = None) -> tuple[int, int]:  # noqa: ARG001
-        context.use()
-        return _total(context) - used(), _total(context)
+        success = 0
 
-    def empty_cache() -> None:
-        if context.initialized:
-            context.policy.unreadable()
-
-    def reset(device: Any = None) -> None:  # noqa: ARG001
-        if hasattr(context.policy, "peak_bytes"):
-            context.policy.peak_bytes = used()
-
-    def memory_summary(device: Any = None, abbreviated: bool = False) -> str:  # noqa: ARG001
-        return f"{messages.SIMULATED_NAME}: {used()} of {_total(context)} bytes"
-
-    def stats(device: Any = None) -> dict[str, int]:  # noqa: ARG001
-        return {"allocated_bytes.all.current": used(), "allocated_bytes.all.peak": peak()}
-
-    cuda: dict[str, Callable[..., Any]] = {
-        "memory_allocated": used,
-        "memory_reserved": used,
-        "memory_cached": used,
-        "max_memory_allocated": peak,
-        "max_memory_reserved": peak,
-        "max_memory_cached": peak,
-        "mem_get_info": mem_get_info,
-        "empty_cache": empty_cache,
-        "reset_peak_memory_stats": reset,
-        "reset_max_memory_allocated": reset,
-        "reset_accumulated_memory_stats": reset,
-        "memory_summary": memory_summary,
-        "memory_stats": stats,
-        "device_memory_used": used,
-    }
-    for name, function in cuda.items():
-        replacement = _own(function)
-        patches.replace(torch.cuda, name, replacement)
-        patches.replace(torch.cuda.memory, name, replacement)
-    for name, function in {**cuda, "get_memory_info": mem_get_info}.items():
-        if hasattr(torch, "accelerator") and name in vars(torch.accelerator):
-            patches.replace(torch.accelerator, name, _own(function))
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        if not name.startswith("cuda"):
+            raise AttributeError(name)
+        return lambda *args: 0  # noqa: ARG005
 
 
-def _install_random(context: Context, patches: Patches) -> None:
-    """Draw from the CPU's default generator, so that seeding works as on the CPU."""
-    get_state, set_state = torch.get_rng_state, torch.set_rng_state
-    generator = torch.default_generator
-
-    def manual_seed(seed: int) -> None:
-        generator.manual_seed(int(seed))
-
-    def get_rng_state(device: Any = "cuda") -> Any:  # noqa: ARG001
-        context.use()
-        return get_state()
-
-    def set_rng_state(new_state: Any, device: Any = "cuda") -> None:  # noqa: ARG001
-        context.use()
-        set_state(new_state)
-
-    names = {
-        "manual_seed": manual_seed,
-        "manual_seed_all": _own(manual_seed),
-        "seed": lambda: generator.seed() and None,
-        "seed_all": lambda: generator.seed() and None,
-        "initial_seed": _own(generator.initial_seed),
-        "get_rng_state": get_rng_state,
-        "get_rng_state_all": lambda: [get_rng_state() for _ in range(context.policy.device_count)],
-        "set_rng_state": set_rng_state,
-        "set_rng_state_all": lambda new_states: set_rng_state(next(iter(new_states))),
-    }
-    for name, value in names.items():
-        patches.replace(torch.cuda, name, value)
-        patches.replace(torch.cuda.random, name, value)
-    patches.set(torch, "Generator", generator_class(context))
-
-
-def _total(context: Context) -> int:
-    return getattr(context.policy, "total_bytes", 16 * 2**30)
+def _install_ranges(patches: Patches) -> None:
+    """Ranges and marks for NVIDIA's profilers, which nobody records."""
+    for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
+        patches.replace(torch.cuda.nvtx, name, lambda *args, **kwargs: 0)  # noqa: ARG005
 
 
 class DeviceProperties:
@@ -284,8 +218,3 @@ class DeviceProperties:
             f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
             f"total_memory={self.total_memory // 2**20}MB, multi_processor_count=1)"
         )
-
-
-def _own(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function object of its own for one more name."""
-    return lambda *args, **kwargs: function(*args, **kwargs)  # noqa: PLW0108  not the same object

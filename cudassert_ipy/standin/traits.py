@@ -31,6 +31,8 @@ class Traits:
     takes_tensors: bool
     factory_size: int | None
     """Position of the size in the arguments of a factory."""
+    device_position: int | None
+    """Position of a device among the arguments that are not keyword-only."""
     host_result: int | None
     """Position of a result that is always on the CPU."""
     written: tuple[int, ...]
@@ -41,7 +43,7 @@ class Traits:
 _SYNCHRONIZING = frozenset(
     (
         *("_local_scalar_dense", "is_nonzero", "equal", "_is_all_true", "_is_any_true"),
-        *("nonzero", "nonzero_numpy", "argwhere", "masked_select", "bincount", "multinomial"),
+        *("nonzero", "nonzero_numpy", "argwhere", "masked_select", "bincount"),
         *("unique_dim", "unique_consecutive", "unique_dim_consecutive", "_unique", "_unique2"),
         *("repeat_interleave", "_to_dense", "_coalesce", "_linalg_check_errors"),
     )
@@ -52,6 +54,7 @@ _MIXING = frozenset(
         *("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"),
         *("_unsafe_index_put", "copy_", "_to_copy", "copy", "_copy_from", "set_", "lift_fresh"),
         *("_pack_padded_sequence", "_pack_padded_sequence_backward", "_ctc_loss", "resize_"),
+        *("_nested_view_from_jagged", "_nested_view_from_jagged_copy"),
         *("lstm", "gru", "rnn_tanh", "rnn_relu", "_thnn_fused_lstm_cell"),
     )
 )
@@ -95,9 +98,17 @@ def _read(func: Any) -> Traits:
         overwrites=name in _OVERWRITING,
         takes_tensors=takes_tensors,
         factory_size=_size_position(schema) if name.startswith(_FACTORIES) else None,
+        device_position=_device_position(schema),
         host_result=1 if name == "_pack_padded_sequence" else None,
         written=written,
     )
+
+
+def _device_position(schema: Any) -> int | None:
+    for position, item in enumerate(schema.arguments):
+        if item.name == "device" and not item.kwarg_only:
+            return position
+    return None
 
 
 def _size_position(schema: Any) -> int | None:
