@@ -157,7 +157,7 @@ class Failures:
             cell=replace(cell, innocent=innocent),
             reported_at=diagnosing.reported_at(error, source, session.is_cell_file),
             context=context,
-            actions=diagnosing.actions_for(context, can_replay=session.can_fork),
+            actions=diagnosing.actions_for(context, can_replay=True),
             environment=session.environment(),
         )
         if first or context == "unknown":

@@ -74,5 +74,5 @@ def carried_into(body: LoopBody, finding: Finding | None) -> tuple[str, ...]:
     if finding is None or finding.dataset_indices or len(finding.frames) <= len(body.outer):
         return ()
     line = finding.frames[len(body.outer)].line
-    given = body.targets if body.batches else ()
+    given = body.targets if body.anew else ()
     return names_moved_on(body.statements, line, given)

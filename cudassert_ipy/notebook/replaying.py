@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy import messages
-from cudassert_ipy.errors import CudassertError
+from cudassert_ipy.errors import CheckpointRefused, CudassertError
 from cudassert_ipy.notebook import device, loops
 from cudassert_ipy.notebook.cell_names import names_read_first
 from cudassert_ipy.notebook.child_shell import CellRun, body_run
 from cudassert_ipy.notebook.diagnosing import actions_for, as_typed
 from cudassert_ipy.notebook.judging import judge
 from cudassert_ipy.notebook.kernel import busy
-from cudassert_ipy.replay.checkpoint import Checkpoint
 from cudassert_ipy.replay.loop_body import find_bodies
 from cudassert_ipy.replay.protocol import ReplayRequest
 from cudassert_ipy.replay.state import FLOAT_BUDGET, HostCopies
@@ -67,10 +66,15 @@ class Replaying:
         Integer and boolean CUDA tensors are copied to the host first, others up to ``float_budget``
         bytes.
         """
-        copies = HostCopies()
+        from cudassert_ipy.replay.checkpoint import Checkpoint
+
+        session = self._session
+        # With automatic copies on, they hold what did not change since the last checkpoint.
+        copies = session.copies if session.settings.copies else HostCopies()
         if device.cuda_in_use():
-            copies.take_all(self._session.shell.user_ns, float_budget)
-        return Checkpoint.take(copies, execute=CellRun(self._session.shell))
+            last = session.shell.execution_count - 1
+            copies.take_all(session.shell.user_ns, float_budget, execution_count=last)
+        return Checkpoint.take(copies, execute=CellRun(session.shell))
 
     def _changed_inputs(self, cell: CellRecord) -> list[str]:
         """Return what the cell reads and had changed, as far as it cannot be put back."""
@@ -148,10 +152,30 @@ class Replaying:
     def _steps(self, *, whole: bool) -> Generator[Attempt, Any, Diagnosis]:
         """Yield the replays one by one, take their results, and return what was found.
 
+        In forked children; where there can be none, in a fresh process.
+        """
+        diagnosis, cell = self._to_replay()
+        try:
+            if not self._session.can_fork:
+                raise CheckpointRefused(messages.CANNOT_FORK)
+            return (yield from self._forked(diagnosis, cell, whole=whole))
+        except CheckpointRefused as refusal:
+            from cudassert_ipy.notebook.fresh_replay import rerun
+
+            request = self._request(cell, "rerun")
+            running = rerun(self._session, cell, request, refusal)
+            # No label: what runs, the cells of the set-up by turns, is told by the process.
+            result = yield Attempt("", None, running)
+            return self._finish(diagnosis, result)
+
+    def _forked(
+        self, diagnosis: Diagnosis, cell: CellRecord, *, whole: bool
+    ) -> Generator[Attempt, Any, Diagnosis]:
+        """Yield and take replays in forked children; raise ``CheckpointRefused`` if one cannot be.
+
         The body of the loop first; if it decides nothing, the whole cell, unless that would take
         too long and was not asked for.
         """
-        diagnosis, cell = self._to_replay()
         limit = self._session.settings.replay_seconds
         said: list[str] = []
         results: list[Any] = []
@@ -181,6 +205,8 @@ class Replaying:
     def _attempt(
         self, cell: CellRecord, execute: Any, label: str, estimate: float | None, timeout: float
     ) -> Attempt:
+        from cudassert_ipy.replay.checkpoint import Checkpoint
+
         copies = self._session.copies
         if not self._session.dead:
             copies = HostCopies()
@@ -241,8 +267,6 @@ class Replaying:
         if diagnosis is None:
             raise CudassertError(messages.NOTHING_TO_REPLAY)
         cell = self._failed_cell()
-        if not self._session.can_fork:
-            raise CudassertError(messages.CANNOT_FORK)
         return diagnosis, cell
 
     def _failed_cell(self) -> CellRecord:
@@ -251,7 +275,7 @@ class Replaying:
         return self._session.failed
 
     def _request(self, cell: CellRecord, state: ReplayState) -> ReplayRequest:
-        after = state == "after_failure"
+        after = state in ("after_failure", "rerun")
         return ReplayRequest(
             source=cell.source,
             state=state,
@@ -277,7 +301,8 @@ class Replaying:
             actions=actions_for(context, can_replay=result.replay.outcome != "raised"),
         )
         cell = self._failed_cell()
-        found = as_typed(found, cell.source, self._session.cell_of)
+        own = cell.execution_count if result.replay.state == "rerun" else None
+        found = as_typed(found, cell.source, self._session.cell_of, own)
         return judge(found, changed)
 
     @staticmethod

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import linecache
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from cudassert_ipy.replay.batches import Batch, Loader
 
 MAX_FRAMES: Final = 20
+MAX_FED: Final = 2
+"""Loaders of a cell whose last batches are run again."""
+MAX_PLAIN: Final = 2
+"""Frames whose innermost loop is tried."""
 _HEADER_LIMIT = 60
 _ONCE = "__cudassert_once__"
 STEP: Final = "__cudassert_step__"
@@ -54,6 +58,8 @@ class FailedFrame:
     variables: dict[str, Any]
     names: dict[str, Any]
     """Its globals."""
+    bindings: dict[str, Any] = field(default_factory=dict)
+    """Of a cell's own frame: the names that its code uses, as they were when it failed."""
 
     @property
     def filename(self) -> str:
@@ -77,16 +83,14 @@ def failed_frames(error: BaseException) -> tuple[FailedFrame, ...]:
     found = []
     trace = error.__traceback__
     while trace is not None:
-        frame = trace.tb_frame
-        if is_user_file(frame.f_code.co_filename):
-            found.append(
-                FailedFrame(
-                    frame.f_code,
-                    trace.tb_lineno or frame.f_lineno,
-                    frame.f_locals,
-                    frame.f_globals,
-                )
-            )
+        frame, code = trace.tb_frame, trace.tb_frame.f_code
+        if is_user_file(code.co_filename):
+            line = trace.tb_lineno or frame.f_lineno
+            own, names = frame.f_locals, frame.f_globals
+            bindings = {}
+            if is_module(code):
+                bindings = {name: own[name] for name in code.co_names if name in own}
+            found.append(FailedFrame(code, line, own, names, bindings))
         trace = trace.tb_next
     return tuple(found[:MAX_FRAMES])
 
@@ -102,6 +106,9 @@ class LoopBody:
         header: its first line, for people.
         targets: the loop's own variables, by name.
         statements: the body.
+        anew: whether each round binds the loop's variables anew, as the loop itself does.
+        bindings: what the names that the loop binds meant when it failed: a later cell may have
+            used the same ones.
         batches: what the loader gives again, oldest first; empty without a DataLoader.
         loaders: all loaders of the cell, for iterators that the loop uses beside its own.
         outer: frames from the cell to the loop's own, that one left out.
@@ -115,6 +122,8 @@ class LoopBody:
     header: str
     targets: tuple[str, ...]
     statements: tuple[ast.stmt, ...]
+    anew: bool = False
+    bindings: dict[str, Any] = field(default_factory=dict)
     batches: tuple[Batch, ...] = ()
     loaders: tuple[Loader, ...] = ()
     total: int = 0
@@ -140,16 +149,25 @@ def find_bodies(
         cell_files: names under which the failed cell is compiled, for a failure without traceback.
 
     """
-    fed = _fed_body(frames, loaders, namespace, cell_files)
+    fed: list[LoopBody] = []
+    inside = False
+    for number in range(min(len(loaders), MAX_FED)):
+        order = (loaders[number], *loaders[:number], *loaders[number + 1 :])
+        body, failed_in_it = _fed_body(frames, order, namespace, cell_files)
+        if body is not None and all(body.line != other.line for other in fed):
+            fed.append(body)
+            inside = inside or failed_in_it
+    if inside:
+        return tuple(fed)  # batches say more than one run of what is around or inside their loop
+    plain: list[LoopBody] = []
     for number in range(len(frames) - 1, -1, -1):
         place = find_loop(frames[number].code, frames[number].line)
-        if place is None:
+        if place is None or any(_is_around(place.loop, frames[number], body) for body in fed):
             continue
-        if fed is not None and (_contains(place.loop, fed) or not loaders[0].ended):
-            break  # a loop over batches says more than one run of what is around or inside it
-        plain = _make(place, frames[number], frames[:number], ())
-        return tuple(body for body in (plain, fed) if body is not None)
-    return () if fed is None else (fed,)
+        found = _make(place, frames[number], frames[:number])
+        if found is not None and len(plain) < MAX_PLAIN:
+            plain.append(found)
+    return (*plain, *fed)
 
 
 def _fed_body(
@@ -157,22 +175,28 @@ def _fed_body(
     loaders: Sequence[Loader],
     namespace: dict[str, Any],
     cell_files: Sequence[str],
-) -> LoopBody | None:
-    """Return the loop that the last used loader gave its batches to."""
-    if not loaders or not all(batch.intact for batch in loaders[0].batches):
-        return None
-    for code, line in loaders[0].batches[-1].sites:
+) -> tuple[LoopBody | None, bool]:
+    """Return the loop that the first of ``loaders`` gave batches to, and if the failure is in it.
+
+    The user's code may have asked for a batch in a function or a generator of its own; then the
+    loop is that around the call of it.
+    """
+    batches = loaders[0].batches
+    if not all(batch.intact for batch in batches):
+        return None, False
+    for code, line in batches[-1].sites:
+        place = find_loop(code, line)
+        if place is None:
+            continue
         number = next((n for n, frame in enumerate(frames) if _same_scope(frame.code, code)), None)
         if number is not None:
-            frame, outer = frames[number], frames[:number]
-        elif is_module(code) and code.co_filename in cell_files:
-            frame, outer = FailedFrame(code, line, namespace, namespace), ()
-        else:
-            continue
-        place = find_loop(code, line)
-        if place is not None:
-            return _make(place, frame, outer, loaders)
-    return None
+            last = place.loop.end_lineno or place.loop.lineno
+            inside = place.loop.lineno <= frames[number].line <= last
+            return _make(place, frames[number], frames[:number], loaders, line), inside
+        if is_module(code) and code.co_filename in cell_files:
+            frame = FailedFrame(code, line, namespace, namespace)
+            return _make(place, frame, (), loaders, line), False
+    return None, False
 
 
 def _same_scope(mine: CodeType, other: CodeType) -> bool:
@@ -181,24 +205,32 @@ def _same_scope(mine: CodeType, other: CodeType) -> bool:
     return mine is other or (both_modules and mine.co_filename == other.co_filename)
 
 
-def _contains(loop: Loop, body: LoopBody) -> bool:
-    first, last = loop.lineno, loop.end_lineno or loop.lineno
-    return first <= body.line <= last or any(
-        statement.lineno <= first <= (statement.end_lineno or 0) for statement in body.statements
-    )
+def _is_around(loop: Loop, frame: FailedFrame, body: LoopBody) -> bool:
+    """Whether ``body`` is of a loop inside ``loop``: running that would be an epoch, not a step."""
+    same = frame.filename == body.code.co_filename
+    return same and loop.lineno <= body.line <= (loop.end_lineno or loop.lineno)
 
 
 # --- cutting it out -------------------------------------------------------------------------------
 
 
 def _make(
-    place: Place, frame: FailedFrame, outer: Sequence[FailedFrame], loaders: Sequence[Loader]
+    place: Place,
+    frame: FailedFrame,
+    outer: Sequence[FailedFrame],
+    loaders: Sequence[Loader] = (),
+    asked: int = 0,
 ) -> LoopBody | None:
+    """Return the body of a loop to run; ``asked``: the line that asked the loader for a batch."""
     loop = place.loop
     if not _can_run_alone(loop, place.scope):
         return None
     batches = tuple(loaders[0].batches) if loaders else ()
-    statement = _fed(loop, batches) if batches else _once(loop, loop.body, 1)
+    in_header = isinstance(loop, ast.For) and bool(batches) and asked < loop.body[0].lineno
+    if isinstance(loop, ast.For) and in_header:
+        statement = _fed(loop, batches[0].number)
+    else:
+        statement = _once(loop, max(len(batches), 1))
     for node in reversed(place.around):
         statement = _inside(node, statement)
     if isinstance(place.scope, ast.FunctionDef):
@@ -216,7 +248,9 @@ def _make(
         line=loop.lineno,
         header=_header(loop, frame.filename),
         targets=_names_in(loop.target) if isinstance(loop, ast.For) else (),
+        anew=in_header,
         statements=tuple(loop.body),
+        bindings={name: frame.bindings[name] for name in _bound_in(loop) & set(frame.bindings)},
         batches=batches,
         loaders=tuple(loaders),
         total=loaders[0].total if loaders else 0,
@@ -273,20 +307,18 @@ def _located(node: _Node, at: ast.AST) -> _Node:
     return node
 
 
-def _once(loop: Loop, body: list[ast.stmt], times: int) -> ast.stmt:
-    """Return ``body`` in a loop of our own, in which ``break`` and ``continue`` are legal."""
+def _once(loop: Loop, times: int) -> ast.stmt:
+    """Return its body in a loop of our own, in which ``break`` and ``continue`` are legal."""
     target = _located(ast.Name(_ONCE, ast.Store()), loop)
     turns = _located(ast.Tuple([ast.Constant(None)] * times, ast.Load()), loop)
-    return ast.copy_location(ast.For(target, turns, [_step(body[0]), *body], []), loop)
-
-
-def _fed(loop: Loop, batches: tuple[Batch, ...]) -> ast.stmt:
-    """Return ``loop`` as it is, to be given batches by its loader; a ``while`` runs that often."""
-    if isinstance(loop, ast.While):
-        return _once(loop, loop.body, len(batches))
     body = [_step(loop.body[0]), *loop.body]
-    iterable = _counted(loop.iter, batches[0].number)
-    return ast.copy_location(ast.For(loop.target, iterable, body, []), loop)
+    return ast.copy_location(ast.For(target, turns, body, []), loop)
+
+
+def _fed(loop: ast.For, first: int) -> ast.stmt:
+    """Return ``loop`` as it is, to be given batches by its loader, the ``first`` of that number."""
+    body = [_step(loop.body[0]), *loop.body]
+    return ast.copy_location(ast.For(loop.target, _counted(loop.iter, first), body, []), loop)
 
 
 def _counted(iterable: ast.expr, first: int) -> ast.expr:
@@ -338,6 +370,12 @@ def _decorated(function: ast.FunctionDef, statement: ast.stmt) -> ast.stmt:
             block = ast.With([ast.withitem(call)], [statement])
             statement = ast.copy_location(block, statement)
     return statement
+
+
+def _bound_in(loop: Loop) -> set[str]:
+    """Return the names that ``loop`` gives values to."""
+    nodes = (node for node in ast.walk(loop) if isinstance(node, ast.Name))
+    return {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
 
 
 def _names_in(target: ast.expr) -> tuple[str, ...]:

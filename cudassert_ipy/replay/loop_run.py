@@ -26,7 +26,7 @@ class NothingRanError(RuntimeError):
 
 
 class _AllSeen(BaseException):
-    """The loader is asked for more than was kept. No ``except`` of the user's ends it."""
+    """The loader is asked for more than was kept. Not for an ``except`` of the user's."""
 
 
 class BodyRun:
@@ -72,6 +72,7 @@ class BodyRun:
 
     def _run(self) -> None:
         body = self._body
+        body.variables.update(body.bindings)
         body.variables[STEP] = self._count
         feeds = [_Feed(loader, self._seen) for loader in body.loaders]
         try:
@@ -79,11 +80,18 @@ class BodyRun:
                 exec(body.code, body.variables)  # noqa: S102 - the user's own cell, in the child
         except _AllSeen:
             pass
-        if not self._runs:
+        if not self._runs or (body.batches and not self._own_seen()):
             raise NothingRanError(messages.LOOP_DID_NOT_RUN)
 
     def _count(self) -> None:
+        """Count a round; stop where the rounds go by something else than what is fed."""
+        if self._runs and self._body.batches and not self._own_seen():
+            raise _AllSeen
         self._runs += 1
+
+    def _own_seen(self) -> list[Batch]:
+        batches = self._body.batches
+        return [batch for batch in self._seen if batch.sampler is batches[0].sampler]
 
     def _place_of(self, finding: Finding) -> str:
         body = self._body
@@ -93,9 +101,11 @@ class BodyRun:
                 return messages.LOOP_FOUND_ONCE.format(loop=body.header)
             return messages.LOOP_FOUND_AT.format(loop=body.header, values=values)
         match = holder(finding, self._seen)
-        own = [batch for batch in self._seen if batch.sampler is body.batches[0].sampler]
+        own = self._own_seen()
         if match is not None:
             batch = match[0]
+        elif not own:
+            return messages.LOOP_FOUND_ELSEWHERE.format(loop=body.header)
         elif len(own) == self._runs:  # one batch each time round: it is the last one given
             batch = own[-1]
         else:

@@ -73,9 +73,7 @@ class RunningReplay:
         self._started = time.monotonic()
         self._decoder = EventDecoder(child.token)
         self._selector = selectors.DefaultSelector()
-        for descriptor in (child.events, child.output):
-            os.set_blocking(descriptor, False)
-            self._selector.register(descriptor, selectors.EVENT_READ)
+        self._listen()
         self._finding: Finding | None = None
         self._remark: str | None = None
         self._rows: list[TensorRow] = []
@@ -147,6 +145,11 @@ class RunningReplay:
             loop.remove_reader(descriptor)
             self.cancel()
         return self._result
+
+    def _listen(self) -> None:
+        for descriptor in (self._child.events, self._child.output):
+            os.set_blocking(descriptor, False)
+            self._selector.register(descriptor, selectors.EVENT_READ)
 
     def _drain(self) -> list[Event]:
         """Read what waits on both pipes; bounded, so that a flood cannot hold the caller."""
