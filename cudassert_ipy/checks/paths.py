@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
+import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -38,6 +39,15 @@ Path: TypeAlias = tuple[Step, ...]
 EVERY = "*"
 """In a key path: every item of a list or mapping, as in ``targets[*].labels``."""
 
+# What an attribute may be that is no data. Not "callable": torch_geometric's Data can be called.
+_CODE = (
+    type
+    | types.FunctionType
+    | types.MethodType
+    | types.BuiltinFunctionType
+    | types.MethodWrapperType
+    | types.ModuleType
+)
 MAX_LEAVES = 2_000
 MAX_DEPTH = 12
 _MAX_CHILDREN = 2_000
@@ -230,8 +240,7 @@ def _has_attributes(value: Any) -> bool:
     return (
         hasattr(type(value), "__dict__")
         and isinstance(getattr(value, "__dict__", None), dict)
-        and not isinstance(value, type | torch.nn.Module)
-        and not callable(value)
+        and not isinstance(value, _CODE | torch.nn.Module)
         and type(value).__module__ != "builtins"
     )
 
@@ -264,7 +273,7 @@ def _step(node: Any, key: Any) -> Step | None:
             found = getattr(node, key, None)
         except Exception as error:  # a user's property may raise anything
             raise CudassertError(_unreadable(Step(key, is_attribute=True), error)) from error
-        if found is not None and not callable(found):
+        if found is not None and not isinstance(found, _CODE):
             return Step(key, is_attribute=True)
     return None
 

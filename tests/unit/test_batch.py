@@ -37,6 +37,10 @@ class Graph:
     def keys(self):
         return list(self._store)
 
+    def __call__(self, *names):
+        """Data can be called, for its tensors."""
+        return iter(self._store.items())
+
 
 class Encoding(collections.UserDict):
     """Like transformers' BatchEncoding."""
