@@ -782,8 +782,8 @@ ADVICE_BLOCKING_SET = (
     " line is right."
 )
 ADVICE_BLOCKING_LOST = (
-    "CUDA_LAUNCH_BLOCKING=1 seems to be set, but the line about asynchronous errors says that it did"
-    " not reach the process in time: if it had, the traceback's line would be right."
+    "CUDA_LAUNCH_BLOCKING=1 seems to be set, but the line about asynchronous errors says that the"
+    " process did not have it: set before CUDA is used, it makes the traceback's line right."
 )
 ADVICE_DSA = "Ignore TORCH_USE_CUDA_DSA: as an environment variable it does nothing."
 ADVICE_CHILD = "It happened in a child process; the CUDA context of this process is not affected."
@@ -791,8 +791,7 @@ ADVICE_ENGINE = (
     "It happened in the engine's process: restart the server (or the engine) as a whole."
 )
 ADVICE_LATER = (
-    "Later in the log: {exception} - if the program went on after the error above, that is what"
-    " ended it."
+    "Later in the log: {exception}. If the program went on after the error above, that ended it."
 )
 ADVICE_EARLIER = "Earlier, the log warned of a lack of GPU memory ({message})."
 ADVICE_OTHER_FAILURE = (
@@ -1030,6 +1029,9 @@ LOOP_FOUND_AT = (
     "Found by running the body of `{loop}` once with the variables it failed with: {values}."
 )
 LOOP_FOUND_ONCE = "Found by running the body of `{loop}` once with the variables it failed with."
+LOOP_PROGRESS_FED = "Replaying the cell with the last batches of its DataLoader on the CPU"
+LOOP_FED_CELL = "The cell was run again with only the last batches of its DataLoader."
+LOOP_FED_BATCH = "Found in batch {number} (counted from 0)."
 LOOP_CLEAN_BATCHES = (
     "The last {count} batches of `{loop}` passed every check when they were run again."
 )
@@ -1081,6 +1083,8 @@ REPLAY_NO_BACKWARD = (
     "PyTorch refuses backward in a forked process once a GPU was there, and the replay's own cannot do this one, so it "
     "stopped there; everything before it was checked."
 )
+REPLAY_IN_BACKWARD = "It is in the backward pass ({node})."
+REPLAY_IN_BACKWARD_OF = "It is in the backward pass ({node}) of {place}"
 REPLAY_NO_MEMORY = (
     "The replay needs more memory than it may take; the operations after that were not checked."
 )

@@ -14,6 +14,7 @@ from cudassert_ipy.notebook.diagnosing import actions_for, as_typed
 from cudassert_ipy.notebook.judging import judge
 from cudassert_ipy.notebook.kernel import busy
 from cudassert_ipy.replay.loop_body import find_bodies
+from cudassert_ipy.replay.loop_run import FedCell
 from cudassert_ipy.replay.protocol import ReplayRequest
 from cudassert_ipy.replay.state import FLOAT_BUDGET, HostCopies
 
@@ -29,6 +30,8 @@ SLOWDOWN = 4.0
 """A replayed cell against the cell itself, where nothing was measured (benchmarks, small steps)."""
 _SAID_SECONDS = 2.0
 _GENEROUS = 5.0
+_FED_SECONDS = 10.0
+"""A cell that takes longer runs with the last batches of its loaders first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +183,8 @@ class Replaying:
         said: list[str] = []
         results: list[Any] = []
         estimate = None if cell.seconds is None else cell.seconds * SLOWDOWN
-        for body in () if whole else self._bodies(cell):
+        bodies = None if whole else self._bodies(cell)
+        for body in bodies or ():
             execute = body_run(
                 self._session.shell, body, show_values=self._session.settings.show_values
             )
@@ -191,6 +195,13 @@ class Replaying:
                 return self._finish(diagnosis, result, doubtful)
             said.append(loops.outcome(body, result.replay))
             estimate = loops.estimate(body, result) or estimate
+        if self._fed_first(cell, estimate, bodies):
+            fed = FedCell(CellRun(self._session.shell, cell.host_state), cell.loaders)
+            result = yield self._attempt(cell, fed, messages.LOOP_PROGRESS_FED, None, limit)
+            results.append(result)
+            if result.finding is not None or result.replay.outcome == "cancelled":
+                return self._finish(diagnosis, result, self._changed_inputs(cell))
+            said.append(messages.LOOP_FED_CELL)
         if results and estimate is not None and estimate > limit:
             said.append(loops.offer(estimate, limit))
             return self._unfinished(diagnosis, results[-1], said)
@@ -201,6 +212,15 @@ class Replaying:
         if said:
             result = loops.with_note(result, [*said, messages.LOOP_WHOLE_DONE])
         return self._finish(diagnosis, result, self._changed_inputs(cell))
+
+    @staticmethod
+    def _fed_first(
+        cell: CellRecord, estimate: float | None, bodies: Sequence[LoopBody] | None
+    ) -> bool:
+        """Whether to run the cell with the last batches only: no loop over them was cut out."""
+        if bodies is None or any(body.batches for body in bodies) or not cell.loaders:
+            return False
+        return estimate is None or estimate > _FED_SECONDS
 
     def _attempt(
         self, cell: CellRecord, execute: Any, label: str, estimate: float | None, timeout: float

@@ -120,6 +120,7 @@ class CellReplay:
 
     def _record(self, finding: Finding, func: Any, args: tuple[Any, ...], kwargs: Any) -> None:
         """Tell a finding at once; for the first, tell also what CPU torch says to it."""
+        finding = backward.name_node(finding)
         inner = sum(1 for _ in user_frames()) - self._outer_frames
         frames = finding.frames[-inner:] if inner > 0 else finding.frames
         finding = self._placed(replace(finding, frames=frames))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cudassert_ipy import messages
 from cudassert_ipy.replay.batch_rows import dataset_indices, holder
+from cudassert_ipy.replay.feeding import AllSeen, Feed, Feeding
 from cudassert_ipy.replay.loop_body import STEP
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from cudassert_ipy.model import Finding
     from cudassert_ipy.replay.batches import Batch, Loader
@@ -23,10 +23,6 @@ _TEXT_LIMIT = 80
 
 class NothingRanError(RuntimeError):
     """The loop was over at once: its body did not run."""
-
-
-class _AllSeen(BaseException):
-    """The loader is asked for more than was kept. Not for an ``except`` of the user's."""
 
 
 class BodyRun:
@@ -74,11 +70,11 @@ class BodyRun:
         body = self._body
         body.variables.update(body.bindings)
         body.variables[STEP] = self._count
-        feeds = [_Feed(loader, self._seen) for loader in body.loaders]
+        feeds = [Feed(loader, self._seen) for loader in body.loaders]
         try:
-            with _Feeding(feeds):
+            with Feeding(feeds):
                 exec(body.code, body.variables)  # noqa: S102 - the user's own cell, in the child
-        except _AllSeen:
+        except AllSeen:
             pass
         if not self._runs or (body.batches and not self._own_seen()):
             raise NothingRanError(messages.LOOP_DID_NOT_RUN)
@@ -86,7 +82,7 @@ class BodyRun:
     def _count(self) -> None:
         """Count a round; stop where the rounds go by something else than what is fed."""
         if self._runs and self._body.batches and not self._own_seen():
-            raise _AllSeen
+            raise AllSeen
         self._runs += 1
 
     def _own_seen(self) -> list[Batch]:
@@ -122,6 +118,51 @@ class BodyRun:
                 yield f"{name} = {value!r}"[:_TEXT_LIMIT]
 
 
+class FedCell:
+    """Runs a whole cell with loaders that give only their last batches.
+
+    For loops that cannot be cut out: of a library, with ``return`` in them, in a comprehension.
+
+    Args:
+        run: runs the cell.
+        loaders: of the failed run, the last used one first.
+
+    """
+
+    def __init__(self, run: Callable[[str], None], loaders: Sequence[Loader]) -> None:
+        self._run = run
+        self._loaders = loaders
+        self._seen: list[Batch] = []
+        self._notes: list[str] = []
+
+    def __call__(self, source: str) -> None:
+        """Run the cell. Raises what it raises, and ``NothingRanError`` if it took no batch."""
+        feeds = [Feed(loader, self._seen) for loader in self._loaders]
+        try:
+            with Feeding(feeds, by_dataset=True):
+                self._run(source)
+        except AllSeen:
+            pass
+        if not self._seen:
+            raise NothingRanError(messages.LOOP_DID_NOT_RUN)
+
+    def found(self, finding: Finding) -> Finding:
+        """Return the finding with the dataset items, if proven."""
+        if not self._notes:
+            match = holder(finding, self._seen)
+            self._notes = [messages.LOOP_FED_CELL]
+            if match is not None:
+                batch = match[0]
+                self._notes.append(messages.LOOP_FED_BATCH.format(number=batch.number))
+                self._notes += filter(None, [_items(batch.indices)])
+        items = dataset_indices(finding, self._seen, ask_dataset=True)
+        return replace(finding, dataset_indices=items)
+
+    def notes(self) -> list[str]:
+        """Return that the cell ran with the last batches only, and in which it was found."""
+        return self._notes
+
+
 def _items(indices: tuple[int, ...] | None) -> str | None:
     if indices is None:
         return None
@@ -129,85 +170,3 @@ def _items(indices: tuple[int, ...] | None) -> str | None:
     if len(indices) > _SHOWN_ITEMS:
         shown += f", … {indices[-1]}"
     return messages.LOOP_BATCH_ITEMS.format(items=shown)
-
-
-class _Feed:
-    """One loader that gives its kept batches again."""
-
-    def __init__(self, loader: Loader, seen: list[Batch]) -> None:
-        self.sampler = loader.sampler
-        self._batches = tuple(batch for batch in loader.batches if batch.intact)
-        self._seen = seen
-        self._next = 0
-        self._over = False
-
-    def restart(self, *, once: bool) -> None:
-        """Begin again, for a new iterator. ``once``: the loop itself goes by this loader."""
-        if self._over and once:
-            raise _AllSeen
-        self._next, self._over = 0, False
-
-    def give(self) -> Any:
-        """Return the next batch. Raises ``StopIteration`` at the end, then ``_AllSeen``."""
-        if self._over:
-            raise _AllSeen
-        if self._next == len(self._batches):
-            self._over = True
-            raise StopIteration
-        batch = self._batches[self._next]
-        self._next += 1
-        batch.restore()
-        self._seen.append(batch)
-        return batch.value
-
-
-class _Given:
-    """What ``iter(loader)`` returns while its loader is fed."""
-
-    def __init__(self, feed: _Feed) -> None:
-        self._feed = feed
-
-    def __iter__(self) -> _Given:
-        return self
-
-    def __next__(self) -> Any:
-        return self._feed.give()
-
-
-class _Feeding:
-    """While entered, the loaders of ``feeds`` give what they are fed, and make no iterator."""
-
-    def __init__(self, feeds: list[_Feed]) -> None:
-        self._feeds = {id(feed.sampler): feed for feed in feeds}
-        self._own = feeds[0] if feeds else None
-        self._undo: list[tuple[Any, str, Any]] = []
-
-    def __enter__(self) -> None:
-        module = sys.modules.get("torch.utils.data.dataloader")
-        if module is None or not self._feeds:
-            return
-        loader_type, iterator_type = module.DataLoader, module._BaseDataLoaderIter
-        make, give = loader_type.__iter__, iterator_type.__next__
-
-        def iterate(loader: Any) -> Any:
-            feed = self._feeds.get(id(loader._index_sampler))
-            if feed is None:
-                return make(loader)
-            feed.restart(once=feed is self._own)
-            return _Given(feed)
-
-        def next_batch(iterator: Any) -> Any:
-            feed = self._feeds.get(id(iterator._index_sampler))
-            return give(iterator) if feed is None else feed.give()
-
-        for kind, name, new in (
-            (loader_type, "__iter__", iterate),
-            (iterator_type, "__next__", next_batch),
-        ):
-            self._undo.append((kind, name, getattr(kind, name)))
-            setattr(kind, name, new)
-
-    def __exit__(self, *_: object) -> None:
-        while self._undo:
-            kind, name, old = self._undo.pop()
-            setattr(kind, name, old)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 pytestmark = pytest.mark.kernel
@@ -162,3 +164,87 @@ def test_a_comprehension_is_replayed_as_a_whole(start_kernel):
     assert diagnosis["finding"]["bad_values"] == [7]
     assert diagnosis["finding"]["dataset_indices"] == kernel.evaluate("[BAD]")
     assert diagnosis["replay"]["note"] is None
+
+
+def test_a_long_cell_is_offered_not_run(start_kernel):
+    """Where the body is clean and the cell takes too long, that is said and can be asked for."""
+    kernel = start_kernel(buttons=True)
+    kernel.run("%config CudaDebug.replay_seconds = 2.0")
+    kernel.run(DATA + "\nimport time\nids = torch.arange(100).reshape(50, 2); ids[7, 1] = 500")
+    kernel.run("table = nn.Embedding(100, 4).cuda()")
+    cell = kernel.run(
+        "for i in range(50):\n"
+        "    rows = table(ids[i].cuda())\n"
+        "    if i == 9:\n"
+        "        rows.sum().item()\n"
+        "    time.sleep(0.1)\n"
+    )
+    assert cell.status == "error"
+    kernel.click(cell.panels[0], "Replay on CPU")
+
+    def outcome():
+        return kernel.report()["replay"]
+
+    kernel.wait_until(lambda: "replay_whole" in kernel.report()["actions"])
+    assert outcome()["outcome"] == "inconclusive"
+    assert re.search(r"not replayed: it would take about \d s", outcome()["note"])
+    kernel.click(cell.panels[0], "Replay the whole cell")
+    kernel.wait_until(lambda: kernel.report()["finding"] is not None)
+    assert kernel.report()["finding"]["bad_values"] == [500]
+
+
+def test_the_kernel_is_busy_while_a_button_replays(start_kernel):
+    """Busy and idle are published around it, and its output stands under a closed fold."""
+    kernel = start_kernel(buttons=True)
+    kernel.run(DATA + "\nids = torch.tensor([500])")
+    kernel.run("table = nn.Embedding(100, 4).cuda()")
+    cell = kernel.run("print('<b>bold</b>')\ntable(ids.cuda()).sum().item()")
+    seen = len(kernel.log)
+    kernel.click(cell.panels[0], "Replay on CPU")
+    [root] = cell.panels
+
+    def folded():
+        texts = [str(state.get("value", "")) for state in kernel.visible(root).values()]
+        return [text for text in texts if "Output of the replay" in text]
+
+    kernel.wait_until(folded)
+    assert "&lt;b&gt;bold&lt;/b&gt;" in folded()[0]
+    assert "<details>" in folded()[0]
+    cell_id = cell.messages[0]["parent_header"]["msg_id"]
+    states = [
+        m["content"]["execution_state"]
+        for m in kernel.log[seen:]
+        if m["msg_type"] == "status" and m["parent_header"].get("msg_id") == cell_id
+    ]
+    assert states == ["busy", "idle"]
+
+
+def test_a_loader_with_its_loop_in_a_library(start_kernel, tmp_path):
+    """A trainer's loop is not the user's: the cell runs again with the last batches only."""
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "trainer_library.py").write_text(
+        "class Trainer:\n"
+        "    def __init__(self, step, data):\n"
+        "        self.step, self.data, self.steps = step, data, []\n"
+        "    def train(self, order):\n"
+        "        from torch.utils.data import DataLoader\n"
+        "        for x, y in DataLoader(self.data, 8, sampler=order):\n"
+        "            self.steps.append(self.step(x, y))\n"
+        "        return self.steps\n"
+    )
+    kernel = start_kernel()
+    kernel.run(DATA)
+    kernel.run(
+        f"import sys; sys.path.insert(0, {str(tmp_path / 'site-packages')!r})\n"
+        "from trainer_library import Trainer\n"
+        "import time\n"
+        "def step(x, y):\n"
+        "    time.sleep(0.1)\n"
+        "    return F.cross_entropy(model(x.cuda()), y.cuda()).item()\n"
+        "trainer = Trainer(step, Labels())"
+    )
+    assert kernel.run("trainer.train(order)").status == "error"
+    [diagnosis] = kernel.run("%cuda_debug replay").diagnoses
+    assert diagnosis["finding"]["bad_values"] == [7]
+    assert diagnosis["finding"]["dataset_indices"] == kernel.evaluate("[BAD]")
+    assert "batch 37 " in diagnosis["replay"]["note"]
