@@ -135,6 +135,11 @@ class AssertionParser:
         """The platform whose format the first assertion has."""
         return next((group.platform for group in self._groups.values()), "cuda")
 
+    @property
+    def expressions(self) -> frozenset[str]:
+        """The different expressions so far."""
+        return frozenset(group.expression for group in self._groups.values())
+
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the stream."""
         for line in self._splitter.feed(data, self.skip_repeats):

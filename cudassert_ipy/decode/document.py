@@ -178,7 +178,7 @@ def _read_notebook(
         )
         for cell in cells
     )
-    return _read_sections(sections, versions)
+    return _read_sections(sections, versions, notebook=True)
 
 
 def _cell(number: int | None) -> str:
@@ -186,17 +186,20 @@ def _cell(number: int | None) -> str:
 
 
 def _read_sections(
-    sections: Iterable[tuple[str, str | bytes]], versions: VersionScanner | None
+    sections: Iterable[tuple[str, str | bytes]],
+    versions: VersionScanner | None,
+    *,
+    notebook: bool = False,
 ) -> tuple[Failure, str]:
     """Return the failure that the sections together tell of, and the first that tells of it.
 
     The first that tells of an error as sticky as that one: out of memory, from which a program goes
     on, does not hide the assertion after it.
     """
-    whole = TextDecoder()
+    whole = TextDecoder(notebook=notebook)
     places: dict[bool | None, str] = {}
     for place, texts in itertools.groupby(sections, key=lambda item: item[0]):
-        own = TextDecoder()
+        own = TextDecoder(notebook=notebook)
         for _, text in texts:
             data = text.encode("utf-8", "replace") if isinstance(text, str) else text
             whole.feed(data)

@@ -103,6 +103,8 @@ _WRITING = re.compile(r"\s*(?:(?:>>>? ?)?#{1,6} |//|\| .{0,200}\|\s*\S|(?:Title|
 _QUOTING = re.compile(
     r"(?:[:,\[{]\s*|(?<![=!<> ])=|(?<!raise )(?<![\w.])[\w.]{1,60}(?:Error|Exception)\()$"
 )
+_NCCL_CAUSE = re.compile(r"(?:CUDA|[Cc]uda) failure ")
+_NCCL_TIMEOUT = re.compile(r"Watchdog caught collective operation timeout")
 _BEFORE = 200
 _SHUTTING_DOWN = 4
 
@@ -117,6 +119,25 @@ class ErrorText(NamedTuple):
     message: str
     child: bool = False
     """Whether it happened in a child process of the one that reports it."""
+    weak: bool = False
+    """Whether it counts only in a text that tells of nothing else."""
+
+
+def cut(text: str, limit: int = MAX_MESSAGE) -> str:
+    """Return ``text`` with at most ``limit`` characters, cut between words, which then shows."""
+    if len(text) <= limit:
+        return text
+    kept = text[: limit - 2]
+    return (kept.rpartition(" ")[0] if " " in kept[limit // 2 :] else kept).rstrip() + " …"
+
+
+def shown_cause(library: ErrorText, error: ErrorText) -> bool:
+    """Whether ``error`` is what NCCL, whose own error was ``library``, names as its cause."""
+    return (
+        library.kind == "library_error"
+        and error.kind != "library_error"
+        and _NCCL_CAUSE.match(error.message) is not None
+    )
 
 
 def read_message(text: str) -> ErrorText | None:
@@ -127,7 +148,7 @@ def read_message(text: str) -> ErrorText | None:
         if error is not None:
             return error
     error = _search(text)
-    return error._replace(message=text[:MAX_MESSAGE]) if error else None
+    return error._replace(message=cut(text)) if error else None
 
 
 def read_log_line(line: str) -> ErrorText | None:
@@ -158,7 +179,10 @@ def _search(text: str) -> ErrorText | None:
         error = make(match)
         if error is not None:
             found.append((match.start(), error))
-    return min(found, key=lambda item: item[0])[1] if found else None
+    if found:
+        return min(found, key=lambda item: item[0])[1]
+    timeout = _NCCL_TIMEOUT.search(text) if "Watchdog caught" in text else None
+    return _error("library_error", timeout)._replace(weak=True) if timeout else None
 
 
 def _runtime(match: re.Match[str]) -> ErrorText | None:
@@ -335,7 +359,7 @@ def _error(
     platform: Platform = "cuda",
 ) -> ErrorText:
     message = match.string[match.start() :].split("\\n", 1)[0].strip()
-    return ErrorText(kind, code, sticky, platform, message[:MAX_MESSAGE])
+    return ErrorText(kind, code, sticky, platform, cut(message))
 
 
 def _coded(code: codes.Code, match: re.Match[str], platform: Platform) -> ErrorText:

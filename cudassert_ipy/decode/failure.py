@@ -6,20 +6,22 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy.decode import codes
-from cudassert_ipy.decode.advice import Situation, advice
+from cudassert_ipy.decode.advice import advice
 from cudassert_ipy.decode.assertions import AssertionParser
-from cudassert_ipy.decode.error_text import MAX_MESSAGE, ErrorText, read_message
+from cudassert_ipy.decode.error_text import ErrorText, cut, read_message, shown_cause
 from cudassert_ipy.decode.host_report import HOST_REPORT
 from cudassert_ipy.decode.lines import LineSplitter
 from cudassert_ipy.decode.scanner import ErrorScanner
 from cudassert_ipy.model import Failure
 
 if TYPE_CHECKING:
+    from cudassert_ipy.decode.situation import Situation
     from cudassert_ipy.model import Assertion, Context, Platform
 
 _MAX_EXCEPTIONS = 50
 _MAX_TEXT = 200_000
 _MAX_SUSPECT_TEXT = 8_000
+_MAX_OTHER = 100
 _WORDS = (
     "CUDA",
     "cuda",
@@ -69,10 +71,13 @@ _CLASSES = (
 class TextDecoder:
     """Decodes a stream of bytes; any chunking gives the same failure, and memory stays bounded."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, notebook: bool = False) -> None:
+        """Begin a text; ``notebook``: it is the output of a notebook's cells."""
         self._splitter = LineSplitter()
         self._assertions = AssertionParser()
         self._errors = ErrorScanner()
+        self._notebook = notebook
+        self._before_error: frozenset[str] = frozenset()
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the text."""
@@ -80,23 +85,46 @@ class TextDecoder:
             self._read_line(line)
 
     def _read_line(self, line: bytes) -> None:
-        if not self._assertions.read_line(line):
-            self._errors.read_line(line)
+        if self._assertions.read_line(line):
+            return
+        raised = self._errors.sticky_was_raised
+        self._errors.read_line(line)
+        if not raised and self._errors.sticky_was_raised:
+            self._before_error = self._assertions.expressions
 
     def close(self) -> Failure:
         """Return what the whole text tells."""
         for line in self._splitter.close():
             self._read_line(line)
         scanner = self._errors
+        assertions = self._assertions.close(scanner.error)
+        situation = scanner.situation
+        rank = scanner.rank_of_sticky
+        if rank is not None and all(item.rank is None for item in assertions):
+            assertions = tuple(dataclasses.replace(item, rank=rank) for item in assertions)
+        situation = situation._replace(
+            notebook=situation.notebook or self._notebook,
+            distributed=situation.distributed or any(item.rank is not None for item in assertions),
+            windows=situation.windows or any("\\" in item.file for item in assertions),
+            other=situation.other or self._other_assertion(assertions),
+        )
         return _failure(
             scanner.error,
-            self._assertions.close(scanner.error),
+            assertions,
             assertions_platform=self._assertions.platform,
             child=scanner.error is not None and scanner.error.child,
-            blocking=False if scanner.not_blocking else None,
             otherwise=scanner.last_exception,
-            situation=scanner.situation,
+            situation=situation,
         )
+
+    def _other_assertion(self, assertions: tuple[Assertion, ...]) -> str:
+        """Return the first check that failed after the error was raised; a dead device runs none.
+
+        Only where another had failed before: a log may bring stderr after the traceback.
+        """
+        before = self._before_error
+        late = (item for item in assertions if before and item.expression not in before)
+        return next((cut(item.expression, _MAX_OTHER) for item in late), "")
 
 
 def decode_text(data: bytes | str) -> Failure:
@@ -139,9 +167,8 @@ def decode_exception(exc: BaseException, captured: bytes = b"") -> Failure:
         from_stderr,
         assertions_platform=parser.platform,
         child=error.child if error else _child_ended(exc),
-        blocking=False if scanner.not_blocking else None,
         otherwise=_first_line(exc),
-        situation=scanner.situation,
+        situation=scanner.situation._replace(notebook=True, traceback=True),
     )
     decided = error is not None and error.sticky is not False
     if from_stderr and failure.process == "this" and not decided:
@@ -169,7 +196,6 @@ def _failure(
     *,
     assertions_platform: Platform,
     child: bool,
-    blocking: bool | None,
     otherwise: str,
     situation: Situation,
 ) -> Failure:
@@ -182,9 +208,10 @@ def _failure(
         platform = error.platform if error and error.platform != "cuda" else assertions_platform
         message = error.message if error else f"Assertion `{assertions[0].expression}` failed."
         code = error.code if error and error.sticky else (710 if platform == "cuda" else None)
-        error = ErrorText("device_assert", code, True, platform, message[:MAX_MESSAGE])
+        error = ErrorText("device_assert", code, True, platform, cut(message))
     if error is None:
-        return Failure(kind="not_cuda", message=otherwise[:MAX_MESSAGE])
+        failure = Failure(kind="not_cuda", message=cut(otherwise))
+        return dataclasses.replace(failure, advice=advice(failure, situation=situation))
     failure = Failure(
         kind=error.kind,
         code=error.code,
@@ -192,7 +219,7 @@ def _failure(
         context=_context(error, child=child),
         sticky=error.sticky,
         process="child" if child else "this",
-        blocking=blocking,
+        blocking=False if situation.mentions_async and not situation.blocking_set else None,
         message=error.message,
         assertions=assertions,
     )
@@ -203,6 +230,8 @@ def _context(error: ErrorText, *, child: bool) -> Context:
     """Return the state of this process's context, as far as the error alone decides it."""
     if child or error.sticky is False:
         return "alive"
+    if error.code is not None and codes.is_start(error.code):
+        return "alive"  # CUDA did not start: no context is lost
     return "dead" if error.sticky else "unknown"
 
 
@@ -261,13 +290,15 @@ def _error_of(exc: BaseException, scanner: ErrorScanner) -> ErrorText | None:
     if isinstance(exc, AssertionError):
         return None  # Python's own, whatever it says
     error = read_message(text.strip().split("\n", 1)[0])
-    if error and error.kind == "library_error" and carried.error and carried.error.sticky:
-        error = carried.error  # NCCL names CUDA's own error in its last line
+    cause = carried.error
+    if error and error.kind == "library_error" and cause:
+        # NCCL names CUDA's own error in its last line.
+        error = cause if cause.sticky or shown_cause(error, cause) else error
     code = _error_code(exc, names)
     if code is not None and (error is None or error.platform != "xpu"):
         return _from_code(code, error, text)
     if error is None and "OutOfMemoryError" in names and "memory" in text:
-        return ErrorText("out_of_memory", None, False, "cuda", text.split("\n", 1)[0][:MAX_MESSAGE])
+        return ErrorText("out_of_memory", None, False, "cuda", cut(text.split("\n", 1)[0]))
     return error
 
 
@@ -286,7 +317,7 @@ def _error_code(exc: BaseException, names: set[str]) -> int | None:
 
 def _from_code(number: int, error: ErrorText | None, text: str) -> ErrorText:
     code = codes.by_code(number)
-    message = error.message if error else text.split("\n", 1)[0][:MAX_MESSAGE]
+    message = error.message if error else cut(text.split("\n", 1)[0])
     platform = error.platform if error else "cuda"
     if code is None:
         return ErrorText("cuda_error", number, None, platform, message)

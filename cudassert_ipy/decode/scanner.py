@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 
-from cudassert_ipy.decode.advice import Situation
 from cudassert_ipy.decode.error_text import (
-    MAX_MESSAGE,
     ErrorText,
+    cut,
     ends_without_words,
     read_log_line,
     read_message,
+    shown_cause,
 )
+from cudassert_ipy.decode.place import rank_in
+from cudassert_ipy.decode.situation import Situation, joined, note_line, note_place
 
 # Launchers put a prefix in front of the lines of each process.
 _PREFIX = re.compile(
-    r"(?:\[?rank ?\d+\]?:? ?|\[\d+(?:,\d+)?\]<std\w+>: ?|\d+: |\([\w=., -]{1,80}\) )"
+    r"(?:(?:[\w.-]{1,60}: )?\[(?:rank|default) ?\d+\]:? ?|rank ?\d+:? ?|\[\d+(?:,\d+)?\]<std\w+>: ?"
+    r"|\d+: |\([\w=., -]{1,80}\) )"
 )
 _EXCEPTION = re.compile(
     r"(?P<name>(?:[A-Za-z_]\w*\.){0,20}[A-Za-z_]\w*"
@@ -39,19 +42,19 @@ _CHILD = re.compile(
 # Of these, the child's traceback has no header of its own.
 _CHILD_WITHOUT_HEADER = re.compile(r"RemoteError|RayTaskError|Worker failed")
 _BOOTSTRAP = re.compile(r'multiprocessing[/\\]process\.py", line \d+, in _bootstrap')
-_NOT_BLOCKING = "CUDA kernel errors might be asynchronously reported"
-_HIP_NOT_BLOCKING = "HIP kernel errors might be asynchronously reported"
-_DSA_HINT = "TORCH_USE_CUDA_DSA"
-_DISTRIBUTED = re.compile(
-    r"NCCL|nccl|data_parallel\.py|distributed\.py|torch/distributed|in replica \d+ on device"
-    r"|torchrun|DataParallel|Process group|DistBackendError"
-)
-_TORCH_VERSION = re.compile(
-    r"(?:(?<![\w/-])torch(?:==|[ :=]{1,3}v?|\s{2,40})|[Pp]y[Tt]orch [Vv]ersion\s?:\s?)"
-    r"['\"]?(?P<version>[12]\.\d{1,2}\.\d{1,2}[\w.+]{0,40})"
+# A logger's level, or a program that goes on.
+_WARNING = re.compile(r"\bWARN(?:ING)?\b|[Rr]etry|[Ss]kipping")
+# What other processes raise when one has failed.
+_CONSEQUENCE = re.compile(
+    r"(?:\w+\.)*(?:ChildFailedError|CalledProcessError|Dist\w*Error|\w*Terminated\w*|Ray\w*Error"
+    r"|ProcessRaisedException|ProcessExitedException|Actor\w*Error|Worker\w*Error|EngineDeadError"
+    r"|EOFError|BrokenPipeError|Connection\w*Error|RemoteError)\b|.*Engine core"
 )
 _DIGITS = re.compile(rb"\d+")
 _MAX_HARMLESS = 256
+_MAX_RAISED = 50
+_MAX_LATER = 200
+_MAX_OTHER = 100
 
 
 def _speaks(raw: bytes) -> bool:
@@ -80,6 +83,7 @@ def _matters(raw: bytes) -> bool:
         or b"orch ver" in raw
         or b":apply]" in raw
         or b":execute]" in raw
+        or b"LAUNCH_BLOCKING" in raw
     )
 
 
@@ -87,41 +91,76 @@ class ErrorScanner:
     """Reads lines of a log in order and remembers what they tell of CUDA errors."""
 
     def __init__(self) -> None:
-        self.not_blocking = False
-        """Whether torch's hint about asynchronous errors was seen: launches were not blocking."""
         self.last_exception = ""
-        self.situation = Situation()
+        self.sticky_was_raised = False
+        """Whether an exception brought a sticky error."""
+        self._seen = Situation()
         self._first: ErrorText | None = None
         self._first_sticky: ErrorText | None = None
         self._without_words: ErrorText | None = None
+        self._weak: ErrorText | None = None
+        self._rank: int | None = None
+        self._raised: list[tuple[int | None, ErrorText]] = []
+        self._exceptions_were_consequences = True
         self._source_beyond = -1
         self._inside_traceback = False
-        self._first_sticky_was_raised = False
+        self._chained = self._traceback_is_new = False
         self._children = _ChildReports()
         self._harmless: set[bytes] = set()
 
     @property
     def error(self) -> ErrorText | None:
         """The first sticky error, since later ones follow from it; else the first error."""
-        return self._first_sticky or self._first or self._without_words
+        strong = self._first_sticky or self._first or self._without_words
+        if strong is None and self._exceptions_were_consequences:
+            return self._weak
+        return strong
+
+    @property
+    def situation(self) -> Situation:
+        """What the text shows beside the error."""
+        return self._seen._replace(other=self._other())
+
+    @property
+    def rank_of_sticky(self) -> int | None:
+        """The rank that raised the sticky error, if one alone did."""
+        ranks = {rank for rank, error in self._raised if error.sticky}
+        return ranks.pop() if len(ranks) == 1 else None
 
     def read_line(self, raw: bytes) -> None:
         """Take one line, cleaned by :class:`~cudassert_ipy.decode.lines.LineSplitter`."""
         if self._source_beyond >= 0 and raw[:1] not in b" |[(\t0123456789":
             self._source_beyond = -1
         # Training logs name CUDA in every line ("CUDA memory 10.3 GiB").
-        speaks = _speaks(raw) or (b"CUDA" in raw and not self._is_known_to_be_harmless(raw))
+        speaks = (
+            _speaks(raw)
+            or (b"CUDA" in raw and not self._is_known_to_be_harmless(raw))
+            or b"Watchdog caught" in raw
+        )
         if not speaks and not _matters(raw):
+            if self._inside_traceback and not self._seen.notebook:
+                self._look_for_notebook(raw)
             return
         line = raw.decode("utf-8", "replace")
+        whole = line
         prefix = _PREFIX.match(line)
+        rank = None
         if prefix:
             line = line[prefix.end() :]
+            rank = rank_in(prefix[0], None)
+            if rank is not None and not self._seen.ranks and not prefix[0][0].isdigit():
+                self._seen = self._seen._replace(ranks=True, distributed=True)
         if self._is_source(line):
             return
         if _TRACEBACK in line:
             self._inside_traceback = True
-        self._note_situation(line)
+            if not self._seen.traceback:
+                self._seen = self._seen._replace(traceback=True)
+            self._traceback_is_new = not self._chained
+            self._chained = False
+        elif _CHAINED.search(line):
+            self._chained = True
+        self._seen = note_line(self._seen, whole)
         self._children.read_line(line)
         lead = _LEAD.match(line)
         exception = _EXCEPTION.match(line, lead.end() if lead else 0)
@@ -129,7 +168,24 @@ class ErrorScanner:
         if error is not None:
             relayed = prefix is not None and "pid=" in prefix[0]
             error = error._replace(child=relayed or self._children.reporting)
-            self._remember(error, raised=exception is not None)
+            self._remember(error, raised=exception is not None, rank=rank, line=whole)
+        elif exception:
+            self._note_other_exception(exception[0].strip(), rank)
+
+    def _look_for_notebook(self, raw: bytes) -> None:
+        if b"ipy" in raw or b" In" in raw:
+            seen = note_place(self._seen, raw.decode("utf-8", "replace"))
+            if seen.notebook:
+                self._seen = seen
+
+    def _note_other_exception(self, text: str, rank: int | None) -> None:
+        """Remember an exception without CUDA if it ended the run after the error was handled."""
+        new, self._traceback_is_new = self._traceback_is_new, False
+        if _CONSEQUENCE.match(text):
+            return
+        self._exceptions_were_consequences = False
+        if self._first is not None and new and rank == self._rank:
+            self._seen = self._seen._replace(later=text[:_MAX_LATER])
 
     def _is_known_to_be_harmless(self, raw: bytes) -> bool:
         """Whether a line was read before, with other numbers, and told of no error."""
@@ -143,29 +199,65 @@ class ErrorScanner:
         self._harmless.add(shape)
         return False
 
-    def _remember(self, error: ErrorText, *, raised: bool) -> None:
-        self._first = self._first or error
+    def _remember(self, error: ErrorText, *, raised: bool, rank: int | None, line: str) -> None:
+        if error.kind == "out_of_memory" and not raised and _WARNING.search(line):
+            self._seen = self._seen._replace(earlier=self._seen.earlier or error.message)
+            return
+        if error.weak:
+            self._weak = self._weak or error
+            return
+        if self._first is None:
+            self._first, self._rank = error, rank
+        elif not raised and shown_cause(self._first, error):
+            self._first = error
+        if raised:
+            self._seen = self._seen._replace(later="")
+            self._traceback_is_new = False
+            if len(self._raised) < _MAX_RAISED:
+                self._raised.append((rank, error))
+            if rank is not None and not self._seen.distributed:
+                self._seen = self._seen._replace(distributed=True)
         if not error.sticky:
             return
         if self._first_sticky is None:
-            self._first_sticky, self._first_sticky_was_raised = error, raised
-        elif raised and not self._first_sticky_was_raised:
+            self._first_sticky = error
+        elif raised and not self.sticky_was_raised and error.code == self._first_sticky.code:
             # C++ printed the error before Python raised it, and only Python tells whose it is.
-            self._first_sticky_was_raised = True
-            if error.code == self._first_sticky.code:
-                self._first_sticky = self._first_sticky._replace(child=error.child)
+            self._first_sticky = self._first_sticky._replace(child=error.child)
+        self.sticky_was_raised = self.sticky_was_raised or raised
+
+    def _other(self) -> str:
+        """Return a raised error that does not follow from the first sticky one; empty: none.
+
+        All that a process does after a sticky error fails with that error, or a library's.
+        """
+        first = next(((rank, error) for rank, error in self._raised if error.sticky), None)
+        if first is None:
+            return ""
+        own, sticky = first
+        after = False
+        for rank, error in self._raised:
+            if error is sticky:
+                after = True
+                continue
+            elsewhere = None not in (rank, own) and rank != own
+            differs = error.code != sticky.code if error.sticky else error.kind == "out_of_memory"
+            if differs and (elsewhere or after):
+                short = cut(error.message, _MAX_OTHER).rstrip(".")
+                return short if rank is None else f"{short}, rank {rank}"
+        return ""
 
     def _error_of(self, line: str, exception: re.Match[str] | None) -> ErrorText | None:
         if exception:
             self._inside_traceback = False
             if exception["name"].endswith("AssertionError"):
-                self.last_exception = exception[0].strip()[:MAX_MESSAGE]
+                self.last_exception = cut(exception[0].strip())
                 return None  # Python's own, whatever it says
-            self.last_exception = exception[0].strip()[:MAX_MESSAGE]
+            self.last_exception = cut(exception[0].strip())
             message = exception["message"]
             error = read_message(message)
             if error is None and "OutOfMemoryError" in exception["name"] and "emory" in message:
-                return ErrorText("out_of_memory", None, False, "cuda", message[:MAX_MESSAGE])
+                return ErrorText("out_of_memory", None, False, "cuda", cut(message))
             return error
         if self._without_words is None:
             self._without_words = ends_without_words(line)
@@ -177,8 +269,7 @@ class ErrorScanner:
         start = lead.end() if lead else 0
         if _TRACEBACK_FILE.match(line, start):
             self._source_beyond = start
-            if not self.situation.distributed and _DISTRIBUTED.search(line):
-                self.situation = self.situation._replace(distributed=True)
+            self._seen = note_place(self._seen, line)
             self._children.read_place(line)
             return True
         if self._source_beyond >= 0:
@@ -190,28 +281,9 @@ class ErrorScanner:
             return False
         return not numbered["only_inside"] or start > 0 or self._inside_traceback
 
-    def _note_situation(self, line: str) -> None:
-        seen = self.situation
-        self.not_blocking = self.not_blocking or _NOT_BLOCKING in line or _HIP_NOT_BLOCKING in line
-        if not seen.mentions_dsa and _DSA_HINT in line:
-            seen = seen._replace(mentions_dsa=True)
-        if not seen.distributed and _DISTRIBUTED.search(line):
-            seen = seen._replace(distributed=True)
-        if seen.torch_version is None:
-            version = _TORCH_VERSION.search(line)
-            if version:
-                seen = seen._replace(torch_version=version["version"])
-        self.situation = seen
-
     def note(self, other: ErrorScanner) -> None:
         """Take over the circumstances that another text showed, and not its errors."""
-        self.not_blocking = self.not_blocking or other.not_blocking
-        mine, its = self.situation, other.situation
-        self.situation = Situation(
-            mentions_dsa=mine.mentions_dsa or its.mentions_dsa,
-            distributed=mine.distributed or its.distributed,
-            torch_version=mine.torch_version or its.torch_version,
-        )
+        self._seen = joined(self._seen, other._seen._replace(earlier="", later=""))
 
 
 class _ChildReports:

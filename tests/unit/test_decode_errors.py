@@ -11,16 +11,21 @@ import pytest
 
 from cudassert_ipy import messages
 from cudassert_ipy.decode import codes
-from cudassert_ipy.decode.advice import Situation, advice
+from cudassert_ipy.decode.advice import advice
 from cudassert_ipy.decode.catalog import catalog
 from cudassert_ipy.decode.error_text import read_message
 from cudassert_ipy.decode.failure import TextDecoder, decode_exception, decode_text, is_suspect
 from cudassert_ipy.decode.known_bugs import KNOWN_BUGS, possible_bugs
+from cudassert_ipy.decode.situation import Situation
 from cudassert_ipy.model import Assertion, Failure
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "errors"
 TEXTS = sorted(SAMPLES.glob("*.txt"))
 ASSERT = "CUDA error: device-side assert triggered"
+FRAMES = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    step()\n'
+IN_A_SHELL = messages.ADVICE_EXACT_LINE["cuda", "shell", True]
+EXACT_LINE = frozenset(messages.ADVICE_EXACT_LINE.values())
+DISTRIBUTED = frozenset(messages.ADVICE_EXACT_LINE_DISTRIBUTED.values())
 EMBEDDING = catalog().by_key("embedding").render((0, 0, 0), (7, 0, 0)) + "\n"
 
 
@@ -61,9 +66,10 @@ def test_advice_is_short_and_true(path):
     }
 
     assert len(failure.advice) <= 4
-    assert bool(failure.advice) == (failure.kind != "not_cuda")
+    assert failure.advice or failure.kind == "not_cuda"
     assert bool(restart.intersection(failure.advice)) == (failure.context == "dead")
-    assert (messages.ADVICE_CHILD in failure.advice) == (failure.process == "child")
+    child = {messages.ADVICE_CHILD, messages.ADVICE_ENGINE}
+    assert bool(child.intersection(failure.advice)) == (failure.process == "child")
 
 
 @pytest.mark.parametrize(
@@ -355,10 +361,10 @@ def failure_of(kind, code=None, *, platform="cuda", sticky=True, expression=None
 
 def test_known_assertion_names_its_causes_first():
     """Causes of the catalogue, then the restart, then where to find the line."""
-    given = decode_text(EMBEDDING + f"RuntimeError: {ASSERT}\n").advice
+    given = decode_text(EMBEDDING + FRAMES + f"RuntimeError: {ASSERT}\n").advice
 
     assert catalog().by_key("embedding").causes[0] in given[0]
-    assert given[1:] == (messages.ADVICE_RESTART, messages.ADVICE_EXACT_LINE["cuda"])
+    assert given[1:] == (messages.ADVICE_RESTART, IN_A_SHELL)
 
 
 def test_unknown_assertion_accuses_no_data():
@@ -400,8 +406,8 @@ def test_blocking_launches_are_warned_about_with_nccl_and_data_parallel(name):
     """They may hang there."""
     given = decode_text(text_of(name)).advice
 
-    assert messages.ADVICE_EXACT_LINE_DISTRIBUTED in given
-    assert messages.ADVICE_EXACT_LINE["cuda"] not in given
+    assert DISTRIBUTED.intersection(given)
+    assert not EXACT_LINE.intersection(given)
 
 
 def test_amd_has_its_own_variable():
@@ -444,21 +450,21 @@ def test_no_line_of_the_program_is_looked_for_where_there_is_none():
     """Hardware and time-outs have no guilty line."""
     for name in ("launch-timeout", "hardware-stack-error", "ecc-error"):
         given = decode_text(text_of(name)).advice
-        assert messages.ADVICE_EXACT_LINE["cuda"] not in given
+        assert not EXACT_LINE.intersection(given)
 
 
 def test_advice_for_blocking_launches_does_not_ask_for_them_again():
     """The traceback already shows the line."""
     failure = Failure(kind="illegal_memory_access", code=700, sticky=True, blocking=True)
 
-    assert messages.ADVICE_EXACT_LINE["cuda"] not in advice(failure, situation=Situation())
+    assert not EXACT_LINE.intersection(advice(failure, situation=Situation()))
 
 
 def test_log_that_names_nccl_anywhere_counts_as_distributed():
     """NCCL greets before anything fails."""
     log = f"node1:7:7 [0] NCCL INFO Bootstrap: Using eth0\nRuntimeError: {ASSERT}\n"
 
-    assert messages.ADVICE_EXACT_LINE_DISTRIBUTED in decode_text(log).advice
+    assert DISTRIBUTED.intersection(decode_text(log).advice)
 
 
 def test_least_useful_advice_is_left_out():
@@ -557,3 +563,242 @@ def test_log_that_shows_the_version_gets_the_bug_as_a_possibility(line):
     assert not any(
         "randperm" in text for text in decode_text(f"torchvision==1.8.1\n{error}").advice
     )
+
+
+# --- advice that fits the text --------------------------------------------------------------------
+
+NLL = catalog().by_key("nll_loss").render((0, 0, 0), (4, 0, 0)) + "\n"
+OWN = "/home/me/csrc/points.cu:77: f: block: [5,0,0], thread: [0,0,0] Assertion `c < n` failed.\n"
+BLOCKING = "CUDA_LAUNCH_BLOCKING=1"
+ASYNC = "CUDA kernel errors might be asynchronously reported at some other API call.\n"
+RANK_0 = f"[rank0]: RuntimeError: {ASSERT}\n"
+RAISED_ASSERT = f"{FRAMES}RuntimeError: {ASSERT}\n"
+
+
+def advice_of(text):
+    return " ".join(decode_text(text).advice)
+
+
+def test_exception_that_ended_the_run_after_a_handled_error_is_named():
+    """The program survived a lack of memory and died of something else; a chain is one error."""
+    assert "KeyError: 'loss'" in advice_of(text_of("memory-handled-then-key-error"))
+    assert "Later in the log" not in advice_of(text_of("memory-during-handling"))
+    again = text_of("memory-handled-then-key-error") + text_of("memory-handled-then-key-error")
+    assert "KeyError" in advice_of(again)
+    assert "KeyError" not in advice_of(again.rpartition(FRAMES[:9])[0])
+
+
+@pytest.mark.parametrize("name", ["lookalike-memory-warning", "lookalike-memory-warning-key-error"])
+def test_warning_of_a_lack_of_memory_is_mentioned(name):
+    """It ended nothing, and may still explain something."""
+    assert "retrying with batch_size 8" in advice_of(text_of(name))
+
+
+def test_consequence_in_another_process_does_not_end_the_run():
+    """What torchrun and the other ranks raise follows from the first error."""
+    memory = "[rank1]: torch.OutOfMemoryError: CUDA out of memory.\n"
+    others = (
+        "[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: Connection closed\n",
+        "Traceback (most recent call last):\ntorch.distributed.ChildFailedError: train.py\n",
+    )
+    for other in others:
+        assert "Later" not in advice_of(memory + other)
+        assert "Later" not in advice_of(memory.replace("[rank1]: ", "") + others[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (NLL + RAISED_ASSERT + EMBEDDING + RAISED_ASSERT, "srcIndex < srcSelectDimSize"),
+        (
+            f"[rank0]: {NLL}[rank1]: torch.OutOfMemoryError: CUDA out of memory.\n{RANK_0}",
+            "CUDA out of memory, rank 1",
+        ),
+        (f"{RAISED_ASSERT}RuntimeError: CUDA error: misaligned address\n", "misaligned address"),
+    ],
+)
+def test_other_failure_in_the_log_is_named(text, words):
+    """Of another process or a later run: the first error says nothing about it."""
+    assert f"another failure ({words}" in advice_of(text).replace("CUDA error: ", "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        NLL + EMBEDDING + RAISED_ASSERT,
+        RAISED_ASSERT + NLL,
+        NLL + RAISED_ASSERT + NLL + RAISED_ASSERT,
+        f"RuntimeError: CUDA out of memory.\n{NLL}{RAISED_ASSERT}",
+        f"{NLL}{RAISED_ASSERT}RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR\n",
+    ],
+)
+def test_what_follows_from_the_same_failure_is_no_other_one(text):
+    """Stderr after the traceback, a handled lack of memory, errors of a dead context."""
+    assert "another failure" not in advice_of(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("nccl-remote", "Another rank died"),
+        ("lookalike-nccl-timeout", "collective operation"),
+        ("nccl-last-error-memory", "whole job"),
+        ("lookalike-busy", "no context is lost"),
+        ("lookalike-driver-too-old", "update the driver"),
+        ("lookalike-not-compiled-with-cuda", "CPU only"),
+        ("lookalike-two-devices", "not of CUDA"),
+        ("cublas-not-initialized", "for cuBLAS first"),
+        ("child-vllm-engine-core", "restart the server"),
+    ],
+)
+def test_advice_names_what_helps(name, word):
+    """One sentence for each situation that people meet often."""
+    assert word in decode_text(text_of(name)).advice[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("invalid device ordinal", "device_count"),
+        ("invalid configuration argument", "grid or block"),
+        ("no CUDA-capable device is detected", "CUDA_VISIBLE_DEVICES"),
+        ("invalid resource handle", "refused"),
+    ],
+)
+def test_errors_that_leave_the_context_alive_get_a_sentence(text, word):
+    """Beside that nothing is lost, there is something to look at."""
+    failure = decode_text(f"RuntimeError: CUDA error: {text}\n")
+
+    assert failure.context == "alive"
+    assert word in failure.advice[-1]
+
+
+def test_error_of_nccl_is_not_blamed_on_an_assert():
+    """When another rank died there is no reason to suspect this one's data."""
+    for name in ("nccl-remote", "lookalike-nccl-timeout"):
+        assert "ssert" not in advice_of(text_of(name))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"$ {BLOCKING} python train.py",
+        f"(venv) me@host:~/x$ {BLOCKING} torchrun t.py",
+        f"+ export {BLOCKING}",
+        f"env: {BLOCKING}",
+        f"C:\\me>set {BLOCKING}",
+        "environ: {'CUDA_LAUNCH_BLOCKING': '1'}",
+    ],
+)
+def test_blocking_launches_are_not_asked_for_where_they_are_set(line):
+    """Nor are they proven: they may have been set too late."""
+    failure = decode_text(f"{line}\n{RAISED_ASSERT}")
+
+    assert failure.blocking is None
+    assert messages.ADVICE_BLOCKING_SET in failure.advice
+    with_hint = decode_text(f"{line}\n{RAISED_ASSERT}{ASYNC}")
+    assert with_hint.blocking is None
+    assert messages.ADVICE_BLOCKING_LOST in with_hint.advice
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"For debugging consider passing {BLOCKING}.",
+        f"For debugging consider passing\n{BLOCKING}",
+        f"{BLOCKING} may help",
+        '  File "t.py", line 1, in f\n    os.environ["CUDA_LAUNCH_BLOCKING"] = "1"',
+    ],
+)
+def test_words_about_blocking_launches_do_not_set_them(line):
+    """torch's hint, a person's advice and the source in a traceback prove nothing."""
+    failure = decode_text(f"{RAISED_ASSERT}{ASYNC}{line}\n")
+
+    assert failure.blocking is False
+    assert IN_A_SHELL in failure.advice
+
+
+def test_rank_that_raised_is_the_one_whose_assertions_have_none():
+    """The device prints no rank; with two ranks nobody knows."""
+    one = decode_text(f"{NLL}[rank2]: RuntimeError: {ASSERT}\n")
+    two = decode_text(f"{NLL}[rank2]: RuntimeError: {ASSERT}\n[rank3]: RuntimeError: {ASSERT}\n")
+
+    assert [item.rank for item in one.assertions] == [2]
+    assert [item.rank for item in two.assertions] == [None]
+
+
+@pytest.mark.parametrize("prefix", ["[rank3]: ", "1: ", "[default1]:", "node3: [rank7]: "])
+def test_ranks_count_as_a_distributed_job(prefix):
+    """Blocking launches may hang there."""
+    given = decode_text(f"{prefix}{NLL}{prefix}RuntimeError: {ASSERT}\n").advice
+
+    assert DISTRIBUTED.intersection(given)
+    assert not EXACT_LINE.intersection(given)
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "traceback"),
+    [
+        (RAISED_ASSERT, "shell", True),
+        (f"RuntimeError: {ASSERT}", "shell", False),
+        (RAISED_ASSERT.replace('"train', '"C:\\me\\train'), "windows", True),
+        (RAISED_ASSERT.replace('"train.py"', '"/tmp/ipykernel_3/1.py"'), "notebook", True),
+        (
+            RAISED_ASSERT.replace('  File "train.py", line 3', "Cell In[3], line 3"),
+            "notebook",
+            True,
+        ),
+    ],
+)
+def test_variable_is_set_where_the_program_ran(text, where, traceback):
+    """A cell in a notebook, the command elsewhere; no word of a traceback that is not there."""
+    assert messages.ADVICE_EXACT_LINE["cuda", where, traceback] in decode_text(text).advice
+
+
+def test_decoder_may_be_told_that_the_text_is_a_notebooks():
+    """The outputs of a notebook need not show it."""
+    decoder = TextDecoder(notebook=True)
+    decoder.feed(RAISED_ASSERT.encode())
+
+    assert messages.ADVICE_EXACT_LINE["cuda", "notebook", True] in decoder.close().advice
+
+
+@pytest.mark.parametrize(
+    ("tail", "fragmented"),
+    [
+        ("3.00 GiB is reserved by PyTorch but unallocated.", True),
+        ("230.11 MiB is reserved by PyTorch but unallocated.", False),
+        ("(1.00 GiB already allocated; 1 MiB free; 9.02 GiB reserved in total by PyTorch)", True),
+        ("(9.00 GiB already allocated; 1 MiB free; 9.02 GiB reserved in total by PyTorch)", False),
+        ("", False),
+    ],
+)
+def test_fragmentation_is_suspected_where_enough_unused_memory_is_held(tail, fragmented):
+    """More than was asked for, that is; PyTorch's own hint is in every message."""
+    text = f"RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB. {tail}"
+
+    assert ("expandable_segments" in advice_of(text)) is fragmented
+
+
+def test_long_message_is_cut_between_words_and_shows_it():
+    """Half a word or address would look like the whole one."""
+    message = decode_text(f"RuntimeError: {ASSERT} " + "(at " + "a long word " * 60).message
+    memory = decode_text("RuntimeError: CUDA out of memory. " + "Some words " * 80).message
+
+    assert len(message) <= 500
+    assert re.search(r" (?:Some|words) …$", memory)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (OWN, messages.ADVICE_OWN_KERNEL.format(place="points.cu:77")),
+        (OWN.replace("/home/me/csrc/points.cu", "/tmp/torchinductor_me/a/b.py"), "COMPILED"),
+        (OWN.replace("/home/me/csrc", "/pytorch/aten/src/ATen"), "UNKNOWN_ASSERTION"),
+    ],
+)
+def test_unknown_check_is_ascribed_to_whose_kernel_it_is(line, said):
+    """One's own kernel runs neither on the CPU nor in torch.compile."""
+    expected = getattr(messages, f"ADVICE_{said}", said)
+
+    assert decode_text(line + RAISED_ASSERT).advice[0] == expected
