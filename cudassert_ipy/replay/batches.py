@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
 
 import torch
 
@@ -38,6 +37,8 @@ _MAX_SITES = 6
 _MAX_PARTS = 200
 _MAX_DEPTH = 4
 _MAX_INDICES = 20_000
+_DRAWN = "_cudassert_drawn"
+"""Attribute of an iterator: what its sampler drew and it has not given yet, by task."""
 _COPY_BYTES = 1 << 20
 """Integers of one batch that are copied: the cell may change them in place (``labels -= 1``)."""
 
@@ -200,8 +201,6 @@ class BatchLog:
         self.active = False
         self._loaders: dict[int, Loader] = {}
         self._serial = 0
-        # What each iterator has drawn and not yet given: by the number of the task with workers.
-        self._drawn: WeakKeyDictionary[Any, dict[int, Any]] = WeakKeyDictionary()
         self._remove: Callable[[], None] | None = None
 
     def begin(self) -> None:
@@ -234,9 +233,12 @@ class BatchLog:
     def drew(self, iterator: Any, index: Any) -> None:
         """Note that the sampler of ``iterator`` gave ``index``."""
         # `_send_idx`: of `_MultiProcessingDataLoaderIter` (1.2 to 2.14); the other has one task.
-        task = getattr(iterator, "_send_idx", 0)
-        drawn = self._drawn.setdefault(iterator, {})
-        drawn[task] = tuple(index) if isinstance(index, list | tuple) else index
+        state = vars(iterator)
+        drawn = state.get(_DRAWN)
+        if drawn is None:
+            drawn = state[_DRAWN] = {}
+        kind = type(index)
+        drawn[state.get("_send_idx", 0)] = tuple(index) if kind is list or kind is tuple else None
 
     def gave(self, iterator: Any, value: Any) -> None:
         """Note that ``iterator`` gave the batch ``value`` to the cell."""
@@ -266,7 +268,7 @@ class BatchLog:
 
     def _drawn_for(self, iterator: Any) -> Any:
         """Return what the sampler drew for the batch that was just given; None where unknown."""
-        drawn = self._drawn.get(iterator, {})
+        drawn = vars(iterator).get(_DRAWN) or {}
         if not hasattr(iterator, "_rcvd_idx"):
             raw = drawn.pop(0, None)
         else:
