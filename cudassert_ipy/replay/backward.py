@@ -11,8 +11,10 @@ Not seen by the walk are hooks that C++ code has put on tensors or nodes (Distri
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -21,6 +23,8 @@ from torch.autograd.graph import get_gradient_edge
 from torch.autograd.variable import Variable
 
 from cudassert_ipy import messages
+from cudassert_ipy.checks.frames import is_user_file
+from cudassert_ipy.checks.location import running
 from cudassert_ipy.replay.graph_nodes import (
     FREED_TWICE,
     Node,
@@ -37,8 +41,12 @@ from cudassert_ipy.standin.patches import Patches
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from cudassert_ipy.model import Finding
+
 _OUT_OF_TREE: Final = ("torch_xla", "habana_frameworks")
 _UNNAMED_BACKEND: Final = "privateuseone"
+_FRAME: Final = re.compile(r'^  File "(.*)", line (\d+), in .*\n(?:    (.*)\n)?', re.MULTILINE)
+"""A frame in the text of ``traceback.format_stack``, which anomaly mode keeps."""
 
 
 def torch_engine_works() -> bool:
@@ -76,6 +84,26 @@ def own_backward(used: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         patches.remove()
+
+
+def name_node(finding: Finding) -> Finding:
+    """Add to the hint of ``finding`` in which node of the graph it was made, if it was in one.
+
+    Hooks and custom functions have user frames of their own, which say it better. The line of the
+    forward is known where the user has torch's anomaly mode on.
+    """
+    if running("torch.autograd.graph._engine_run_backward") is None:
+        return finding
+    node: Node | None = torch._C._current_autograd_node()
+    if node is None:
+        return finding
+    text = messages.REPLAY_IN_BACKWARD.format(node=node.name())
+    stack = "".join(node.metadata.get("traceback_") or ())
+    for file, line, source in _FRAME.findall(stack):
+        if is_user_file(file):
+            place = f"line {line}: {source.strip()}" if source else f"line {line}."
+            text = messages.REPLAY_IN_BACKWARD_OF.format(node=node.name(), place=place)
+    return replace(finding, hint=f"{finding.hint} {text}".strip())
 
 
 class _Engine:

@@ -669,14 +669,15 @@ def execute(source):
 def replay(source, **request):
     checkpoint = Checkpoint.take(copies, execute=execute)
     return checkpoint.start(ReplayRequest(source=source, state="after_failure", **request)).wait()
-execute("w = torch.ones(3, requires_grad=True); old = (w * 2).sum(); (w * 2).sum().backward()")
+execute("w = torch.ones(3, requires_grad=True); old = (w * 2).sum()")
 """
+LAST = 'execute("(w * 2).sum().backward()")\n'
 
 
-def with_device(body, tmp_path):
+def with_device(body, tmp_path, *, before_fork=True):
     """Run ``body`` in a process with a device whose presence makes torch refuse after a fork."""
     script = tmp_path / "script.py"
-    script.write_text(BACKEND + textwrap.dedent(body), encoding="utf-8")
+    script.write_text(BACKEND + LAST * before_fork + textwrap.dedent(body), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, str(script)],
         capture_output=True,
@@ -755,6 +756,33 @@ def test_a_bad_index_inside_backward(tmp_path):
     first, frames = output.splitlines()
     assert first == "raised (7,) where 9"
     assert frames.endswith(" ('<module>', 12) ('Pick.backward', 9)")
+
+
+@pytest.mark.parametrize("anomaly", [False, True])
+@pytest.mark.parametrize("walks", [False, True])
+def test_the_node_of_a_finding_is_named(tmp_path, anomaly, walks):
+    """Where no code of the user runs in the backward: the node, and its forward line if known."""
+    output = with_device(
+        f"""
+        if not {walks}:
+            backward.torch_engine_works = lambda: True
+        cell = '''
+        x = torch.ones(3, 4).cuda().requires_grad_()
+        picked = torch.tensor([0, 2]).cuda()
+        with torch.autograd.set_detect_anomaly({anomaly}):
+            y = x.index_select(0, picked)
+            picked.data.add_(1)
+            y.sum().backward()
+        '''
+        finding = replay(cell).finding
+        print(finding.line, finding.expression, finding.bad_values, finding.hint)
+        """,
+        tmp_path,
+        before_fork=walks,
+    )
+    where = " of line 5." if anomaly else "."
+    said = "Off by one: with size 3 the last index is 2. It is in the backward pass "
+    assert output == f"7 picked (3,) {said}(IndexSelectBackward0){where}\n"
 
 
 def test_the_graph_of_an_earlier_cell_is_forward_only(tmp_path):
