@@ -98,8 +98,9 @@ def check_batch(
 
     **A model** instead of rules: it runs once on a copy of the batch, on the CPU, in evaluation
     mode and without gradients, and each tensor of the batch is checked for the operations that it
-    reaches. Followed are views, copies, concatenation and padding; a tensor that the model
-    changes by arithmetic or by a mask before it uses it is listed as unchecked. The model, its
+    reaches. Followed are views, copies, concatenation, padding and selection; a tensor that the
+    model changes by arithmetic before it uses it is listed as unchecked, and a bad result of that
+    arithmetic is reported with the model's line. The model, its
     buffers and the state of the random generators stay as they are; the copy needs room for the
     buffers, and for the parameters too where they are on a GPU. A dict becomes
     ``model(**batch)`` as far as the signature takes it, ``(x, y)`` becomes ``model(x)``;
@@ -121,7 +122,8 @@ def check_batch(
     plan, traced = make_plan(batch, rules_or_model, call, classes, ignore_index)
     result = check_plan(batch, plan)
     findings = tuple(located(bad) for bad in result.bad) + traced
-    unchecked = dict.fromkeys([*result.unchecked, *plan.without_rule])
+    unknown = [name for name in plan.without_rule if name not in plan.met]
+    unchecked = dict.fromkeys([*result.unchecked, *unknown])
     report = BatchReport(findings, result.checked, tuple(unchecked))
     if raise_error:
         report.raise_if_bad()

@@ -10,12 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
 UNKNOWN = -1
+_CHOSEN = 1 << 62
+"""Set in the code of an element that a mask or an index chose: where it came from is known for
+this batch, but for another one other elements may be chosen."""
 _SHIFT = 44
 """A code is leaf number << 44 | position: 16 TB of bytes per leaf, half a million leaves."""
 
@@ -40,8 +45,6 @@ class Origins:
 
     def add(self, number: int, tensor: Tensor) -> bool:
         """Follow a leaf, which must be contiguous and alone in its storage; whether it is done."""
-        import torch
-
         limit = MAX_FLOATS if tensor.is_floating_point() else MAX_INTEGERS
         storage = storage_of(tensor)
         if storage is None or tensor.numel() > limit or tensor.is_complex():
@@ -52,8 +55,6 @@ class Origins:
 
     def of(self, tensor: Any) -> Tensor | None:
         """Return the code of every element, in the shape of ``tensor``; None if none is known."""
-        import torch
-
         if not isinstance(tensor, torch.Tensor):
             return None
         storage = storage_of(tensor)
@@ -66,11 +67,11 @@ class Origins:
 
     def follow(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Note what an operation that has just run copied or changed."""
-        import torch
-
         if not self._shadows:
             return
         name = func._schema.name
+        if name in ("aten::masked_fill_", "aten::index_put_") and self._choose_in_place(name, args):
+            return
         if func._schema.is_mutable:
             copied = _copied_codes(self, args) if name == "aten::copy_" else None
             for argument, value in zip(func._schema.arguments, args, strict=False):
@@ -92,12 +93,23 @@ class Origins:
         shadow.as_strided(result.size(), result.stride(), result.storage_offset()).copy_(codes)
         self._shadows[storage] = _Shadow(result, itemsize, shadow)
 
+    def _choose_in_place(self, name: str, args: tuple[Any, ...]) -> bool:
+        """Note that a mask or an index overwrote some elements; whether that could be done."""
+        known = self.of(args[0])
+        if known is None:
+            return False
+        kept = torch.where(known >= 0, known | _CHOSEN, known)
+        if name == "aten::masked_fill_":
+            kept = kept.masked_fill(args[1], UNKNOWN)
+        else:
+            kept = kept.index_put(tuple(args[1]), kept.new_tensor(UNKNOWN))
+        known.copy_(kept)
+        return True
+
     def _overwrite(self, tensor: Any, codes: Tensor | None) -> None:
         known = self.of(tensor)
         if known is None and codes is not None and storage_of(tensor) is not None:
             # A copy into fresh memory, such as a shifted copy of the labels.
-            import torch
-
             itemsize = tensor.dtype.itemsize
             size = tensor.untyped_storage().nbytes() // itemsize
             if size > 2 * MAX_INTEGERS:
@@ -115,11 +127,14 @@ class Origins:
             known.copy_(codes)
 
 
-def split(codes: Tensor) -> dict[int, Tensor]:
-    """Return the sorted, unique positions per leaf number; unknown elements are left out."""
-    import torch
+def split(codes: Tensor, *, chosen: bool = False) -> dict[int, Tensor]:
+    """Return the sorted, unique positions per leaf number; unknown elements are left out.
 
-    known = torch.unique(codes[codes >= 0])
+    Those that a mask or an index chose are left out too, unless ``chosen``.
+    """
+    known = codes[codes >= 0]
+    known = known & ~_CHOSEN if chosen else known[known < _CHOSEN]
+    known = torch.unique(known)
     leaves = torch.unique(known >> _SHIFT).tolist()
     mask = (1 << _SHIFT) - 1
     return {leaf: known[(known >> _SHIFT) == leaf] & mask for leaf in leaves}
@@ -153,8 +168,6 @@ def _joined(name: str) -> Callable[..., Tensor | None]:
     def join(
         origins: Origins, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor
     ) -> Tensor | None:
-        import torch
-
         if all(origins.of(part) is None for part in args[0]):
             return None
         codes = []
@@ -173,8 +186,6 @@ def _moved(name: str) -> Callable[..., Tensor | None]:
     def move(
         origins: Origins, args: tuple[Any, ...], kwargs: dict[str, Any], _result: Tensor
     ) -> Tensor | None:
-        import torch
-
         codes = origins.of(args[0])
         if codes is None:
             return None
@@ -187,8 +198,6 @@ def _moved(name: str) -> Callable[..., Tensor | None]:
 def _padded(
     origins: Origins, args: tuple[Any, ...], _kwargs: dict[str, Any], _result: Tensor
 ) -> Tensor | None:
-    import torch
-
     codes = origins.of(args[0])
     if codes is None:
         return None
@@ -204,8 +213,39 @@ def _copied_codes(origins: Origins, args: tuple[Any, ...]) -> Tensor | None:
     return codes.expand(target.shape)
 
 
-# Operations that move values and change none, wherever they stand. What selects by value (masks,
-# `where`, `masked_fill`) is not here: for another batch it would select other elements.
+def _chosen(name: str) -> Callable[..., Tensor | None]:
+    """Follow an operation that selects by a mask or an index, which may be other ones next time."""
+
+    def choose(
+        origins: Origins, args: tuple[Any, ...], kwargs: dict[str, Any], _result: Tensor
+    ) -> Tensor | None:
+        codes = origins.of(args[0])
+        if codes is None:
+            return None
+        if name == "masked_fill":
+            args = (args[0], args[1], UNKNOWN)
+        moved: Tensor = getattr(torch.ops.aten, name)(codes, *args[1:], **kwargs)
+        return torch.where(moved >= 0, moved | _CHOSEN, moved)
+
+    return choose
+
+
+def _where(
+    origins: Origins, args: tuple[Any, ...], _kwargs: dict[str, Any], result: Tensor
+) -> Tensor | None:
+    if len(args) != 3 or all(origins.of(part) is None for part in args[1:]):
+        return None
+    codes: list[Tensor] = []
+    for part in args[1:]:
+        known = origins.of(part)
+        if known is None or not _keeps_values(part, result):
+            known = torch.tensor(UNKNOWN)
+        codes.append(known)
+    moved = torch.where(args[0], codes[0], codes[1])
+    return torch.where(moved >= 0, moved | _CHOSEN, moved)
+
+
+# Operations that move values and change none, first those that do it wherever the values stand.
 _MOVERS: dict[str, Callable[..., Tensor | None]] = {
     "aten::clone": _same,
     "aten::_to_copy": _same,
@@ -217,4 +257,10 @@ _MOVERS: dict[str, Callable[..., Tensor | None]] = {
     "aten::flip": _moved("flip"),
     "aten::repeat": _moved("repeat"),
     "aten::roll": _moved("roll"),
+    "aten::index": _chosen("index"),
+    "aten::index_select": _chosen("index_select"),
+    "aten::gather": _chosen("gather"),
+    "aten::masked_select": _chosen("masked_select"),
+    "aten::masked_fill": _chosen("masked_fill"),
+    "aten::where": _where,
 }

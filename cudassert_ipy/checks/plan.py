@@ -46,7 +46,9 @@ class Plan:
 
     asked: list[Asked] = field(default_factory=list)
     without_rule: list[str] = field(default_factory=list)
-    """Integer tensors of the batch for which no rule could be derived."""
+    """Integer tensors of the batch for which no rule could be derived from the model."""
+    met: frozenset[str] = frozenset()
+    """Tensors of which the traced model itself checked what it used, in this batch only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 
 from cudassert_ipy import messages
 from cudassert_ipy.checks.calling import call_model, scores_of
-from cudassert_ipy.checks.inspect import Inspector, called
+from cudassert_ipy.checks.inspect import Inspector, called, dtype_name
 from cudassert_ipy.checks.location import locate_call
 from cudassert_ipy.checks.model_copy import Borrowed, borrow, kept_random_state
 from cudassert_ipy.checks.operators import function_table, lookup, table
@@ -22,6 +22,7 @@ from cudassert_ipy.checks.paths import Leaf, path_text, walk
 from cudassert_ipy.checks.plan import Asked, Plan, check_plan, shapes_of
 from cudassert_ipy.checks.region import Region, region_of
 from cudassert_ipy.checks.rules import Demand, Rule
+from cudassert_ipy.checks.statistics import locate
 from cudassert_ipy.errors import CudassertError
 from cudassert_ipy.report.clean import clean_line
 
@@ -79,6 +80,7 @@ def plan_from_model(
     plan.without_rule = [
         path_text(leaf.path) for leaf in leaves.found if _is_index(leaf) and leaf.path not in known
     ]
+    plan.met = frozenset(path_text(leaves.found[number].path) for number in recorder.met)
     return plan, recorder.unexplained(check_plan(batch, plan).bad)
 
 
@@ -100,6 +102,7 @@ class _Recorder(TorchDispatchMode):
         self._seen: set[Any] = set()
         self.asked: list[Asked] = []
         self.touched: set[int] = set()
+        self.met: set[int] = set()
         self.findings: list[tuple[Finding, tuple[Any, ...]]] = []
         for number, tensor in enumerate(copies):
             storage = storage_of(tensor)
@@ -163,9 +166,12 @@ class _Recorder(TorchDispatchMode):
         """Note the operands of one call; return its arguments with valid values in bad places."""
         checked, findings = self._inspector.inspect(operator, args, kwargs)
         replaced: dict[int, Tensor] = {}
-        paths: list[Any] = []
+        remaining = iter(findings)
         for item in checked:
+            paths: list[Any] = []
             codes = self._origins.of(item.operand.tensor)
+            if codes is not None:
+                self.met.update(split(codes, chosen=True))
             if codes is not None and _is_about_values(item.operand):
                 fixed = self._bound_is_fixed(item.operand, (args, kwargs))
                 for number, positions in split(codes).items():
@@ -173,11 +179,20 @@ class _Recorder(TorchDispatchMode):
                     self._ask(operator, item.operand, number, positions, fixed)
             if item.offenders.bad_count:
                 replaced[id(item.operand.tensor)] = _made_valid(item.operand)
-        self.findings += [(finding, tuple(paths)) for finding in findings]
-        del self.findings[_MAX_FINDINGS:]
+                finding = next(remaining)
+                if codes is not None:
+                    finding = in_batch(finding, item.operand, codes, self._leaves)
+                self._found(finding, tuple(paths))
         if replaced:
             args, kwargs = tree_map(lambda v: replaced.get(id(v), v), (args, kwargs))
         return args, kwargs
+
+    def _found(self, finding: Finding, paths: tuple[Any, ...]) -> None:
+        # One bad edge of a graph is met by every layer.
+        places = {(item.expression, item.bad_positions) for item, _ in self.findings}
+        is_new = (finding.expression, finding.bad_positions) not in places
+        if is_new and len(self.findings) < _MAX_FINDINGS:
+            self.findings.append((finding, paths))
 
     def _ask(
         self, operator: Operator, operand: Operand, number: int, positions: Tensor, fixed: bool
@@ -225,6 +240,36 @@ class _Recorder(TorchDispatchMode):
 
         tree_map(note, arguments)
         return any(sized) or self.is_fixed(size)
+
+
+def in_batch(finding: Finding, operand: Operand, codes: Tensor, leaves: list[Leaf]) -> Finding:
+    """Return a finding inside the model as one about the batch tensor that its values came from.
+
+    The finding stays as it is where some bad value has another origin, or none.
+    """
+    if operand.bad is not None:
+        return finding
+    for number, positions in split(codes, chosen=True).items():
+        leaf = leaves[number]
+        shape = tuple(leaf.tensor.shape)
+        values = leaf.tensor.detach().flatten()[positions.to(leaf.tensor.device)]
+        offenders = locate(replace(operand, tensor=values))
+        if not offenders.bad_count or set(offenders.values) != set(finding.bad_values):
+            continue
+        places = torch.unravel_index(positions[[place[0] for place in offenders.positions]], shape)
+        bad_positions = tuple(zip(*(axis.tolist() for axis in places), strict=True))
+        rows = dict.fromkeys(position[0] for position in bad_positions if position)
+        return replace(
+            finding,
+            expression=path_text(leaf.path),
+            shape=shape,
+            dtype=dtype_name(leaf.tensor),
+            bad_count=offenders.bad_count,
+            bad_positions=bad_positions,
+            bad_values=offenders.values,
+            batch_rows=tuple(rows),
+        )
+    return finding
 
 
 class _Functions(TorchFunctionMode):

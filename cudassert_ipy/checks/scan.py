@@ -38,8 +38,10 @@ def scan(
 
     ``rules_or_model``, ``call``, ``classes`` and ``ignore_index`` are those of
     :func:`cudassert_ipy.check_batch`. A model runs on the first batch only; the rules learned from
-    it are then compared with every batch. Where a limit of the model depends on the sizes of the
-    batch, batches of other sizes are not checked against it, and the report says so.
+    it are then compared with every batch. A tensor of which the model uses only what a mask or an
+    index selects gives no rule, since another batch may be selected from otherwise. Where a limit
+    of the model depends on the sizes of the batch, batches of other sizes are not checked against
+    it, and the report says so.
 
     The loader is iterated as it is, with its own workers and its own order; the random generators
     are afterwards where an iteration leaves them. For a ``DataLoader`` the report names the

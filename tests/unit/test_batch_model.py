@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from cudassert_ipy import CudassertError, OperandError, check_batch
+from cudassert_ipy import CudassertError, OperandError, check_batch, scan
 
 
 class Net(nn.Module):
@@ -144,6 +144,11 @@ class Masks(nn.Module):
         return self.table(self.how(ids))
 
 
+def _put(ids):
+    ids[ids == -100] = 0
+    return ids
+
+
 def _filled(ids):
     ids.masked_fill_(ids == -100, 0)
     return ids
@@ -167,8 +172,34 @@ def test_values_that_the_model_selects_or_changes_are_never_accused(how):
     """No rule is derived for a tensor that a mask or arithmetic stands before, and that is said."""
     ids = torch.tensor([1, 9, -100, 3])
     report = bad({"ids": ids}, Masks(how))
-    assert [f for f in report if f.expression == 'batch["ids"]'] == []
-    assert report.unchecked == ('batch["ids"]',)
+    named = [f for f in report if f.expression == 'batch["ids"]']
+    assert named == []
+    (unknown,) = scan([{"ids": ids}], Masks(how), progress=False).without_rule
+    assert unknown == 'batch["ids"]'
+
+
+def test_a_bad_value_is_followed_through_masks_and_indices():
+    """For the traced batch itself it is known what a mask selected: the user's tensor is named."""
+    ids = torch.tensor([[1, 9, -100], [12, 3, 10]])
+    hows = [
+        lambda ids: ids.masked_fill(ids == -100, 0),
+        lambda ids: torch.where(ids < 0, 0, ids),
+        lambda ids: ids[ids >= 0],
+        lambda ids: ids[torch.tensor([1, 1])],
+        lambda ids: torch.masked_select(ids, ids >= 0),
+        lambda ids: ids.index_select(1, torch.tensor([2, 0]))[1:],
+        lambda ids: ids.gather(1, torch.tensor([[0, 0], [0, 2]])),
+        _filled,
+        _put,
+    ]
+    for number, how in enumerate(hows):
+        report = bad({"ids": ids}, Masks(how))
+        (finding,) = report
+        assert (finding.expression, finding.shape) == ('batch["ids"]', (2, 3)), number
+        assert finding.bad_positions == ((1, 0), (1, 2)), number
+        assert (finding.bad_values, finding.bad_count) == ((12, 10), 2), number
+        assert finding.batch_rows == (1,), number
+        assert report.unchecked == ()
 
 
 def test_a_bad_operand_made_inside_the_model_is_reported_as_the_models():

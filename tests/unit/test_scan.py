@@ -2,6 +2,7 @@
 
 import io
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,8 +18,10 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from cudassert_ipy import CudassertError, scan
+from cudassert_ipy import CudassertError, ScanReport, scan
 from cudassert_ipy.checks import progress as progress_module
+from cudassert_ipy.checks.scan_report import BadTensor
+from cudassert_ipy.model import Finding
 
 
 def dataset(size=20, bad=(7, 13)):
@@ -91,6 +94,31 @@ def test_batch_numbers_rows_and_values():
         "  1      3    batch[1]  3           0 to 2       dataset[7]",
         "  3      1    batch[1]  3           0 to 2       dataset[13]",
     ]
+
+
+def test_the_example_of_the_readme_is_what_a_report_prints():
+    """The table in the README is made of the tool's own words."""
+    entries = [
+        BadTensor(batch, finding_of((row,)), (row,), (index,))
+        for batch, row, index in [(147, 3, 4711), (903, 31, 28927)]
+    ]
+    report = ScanReport(entries, batches=1250, bad_batches=2, bad_values=2, bad_tensors=2)
+    assert repr(report) in (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+
+
+def finding_of(position):
+    return Finding(
+        operation="check_batch",
+        aten="",
+        operand="values",
+        expression='batch["labels"]',
+        valid_minimum=0,
+        valid_maximum=9,
+        special_values=(-100,),
+        bad_count=1,
+        bad_values=(10,),
+        bad_positions=(position,),
+    )
 
 
 def test_more_rows_than_a_finding_lists():
