@@ -37,3 +37,7 @@ class OperandError(IndexError, ValueError):
 # Tracebacks read `cudassert_ipy.OperandError`, the name under which users import it.
 OperandError.__module__ = "cudassert_ipy"
 CudassertError.__module__ = "cudassert_ipy"
+
+
+class CheckpointRefused(CudassertError):  # noqa: N818 - a reason, not a fault
+    """No checkpoint can be taken now; the message says why."""

@@ -78,7 +78,7 @@ class DebugCell:
         shell.ast_transformers.append(Refuse())
 
     def _take_checkpoint(self) -> None:
-        from cudassert_ipy.replay.checkpoint import CheckpointRefused
+        from cudassert_ipy.errors import CheckpointRefused
 
         if not self._session.can_fork:
             reason = messages.CANNOT_FORK

@@ -94,15 +94,23 @@ def _lines_above(filename: str, source: str) -> int:
     return 0 if find_magic_line(source) is not None else lines_before_code(source)
 
 
-def as_typed(diagnosis: Diagnosis, source: str, cell_of: Callable[[str], int | None]) -> Diagnosis:
+def as_typed(
+    diagnosis: Diagnosis,
+    source: str,
+    cell_of: Callable[[str], int | None],
+    execution_count: int | None = None,
+) -> Diagnosis:
     """Return ``diagnosis`` with lines counted in the cell as typed, and files named for people.
 
-    ``cell_of(filename)`` gives the number of the cell with that file name.
+    ``cell_of(filename)`` gives the number of the cell with that file name; ``execution_count`` is
+    that of this cell where the finding may be in another one, as in a rerun.
     """
     finding = diagnosis.finding
     if finding is None or not finding.frames:
         return diagnosis
-    first = finding.frames[0].file
+    first: str | None = finding.frames[0].file
+    if execution_count is not None and cell_of(finding.frames[0].file) != execution_count:
+        first = None
 
     def typed(frame: Frame) -> Frame:
         number = cell_of(frame.file)

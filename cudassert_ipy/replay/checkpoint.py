@@ -9,7 +9,7 @@ import warnings
 from typing import TYPE_CHECKING, Self
 
 from cudassert_ipy import messages
-from cudassert_ipy.errors import CudassertError
+from cudassert_ipy.errors import CheckpointRefused
 from cudassert_ipy.replay import descriptors, memory, supervisor
 from cudassert_ipy.replay.process import Child
 from cudassert_ipy.replay.protocol import ReplayRequest
@@ -33,10 +33,6 @@ __all__ = [
 _ALIVE_SECONDS = 2.0
 _READY_SECONDS = 20.0
 _TRIES = 3
-
-
-class CheckpointRefused(CudassertError):  # noqa: N818 - a reason, not a fault
-    """No checkpoint can be taken now; the message says why."""
 
 
 class Checkpoint:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,8 +38,12 @@ def limit_child(limit: int) -> None:
     """Let this process take at most ``limit`` further bytes, and die first when memory runs out.
 
     ``RLIMIT_DATA``, not ``RLIMIT_AS``: a CUDA process has reserved address space of the size of all
-    memory, and ``RLIMIT_AS`` then refuses the first allocation.
+    memory, and ``RLIMIT_AS`` then refuses the first allocation. Does nothing on Windows.
     """
+    try:
+        import resource
+    except ImportError:
+        return
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     soft = _status_bytes("VmData") + limit
     if hard != resource.RLIM_INFINITY:

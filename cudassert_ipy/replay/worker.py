@@ -18,8 +18,9 @@ import torch
 from cudassert_ipy import messages
 from cudassert_ipy.replay import descriptors, sharing, signals
 from cudassert_ipy.replay.cell import CellReplay
-from cudassert_ipy.replay.protocol import Done, Found, Progress, Remark, ReplayRequest, Row, encode
+from cudassert_ipy.replay.protocol import Done, Progress, ReplayRequest
 from cudassert_ipy.replay.rng import RandomState
+from cudassert_ipy.replay.sender import Sender
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,7 +101,7 @@ class Worker:
     def _serve(
         self, request: ReplayRequest, control: int, events: int, problem: str | None
     ) -> None:
-        sender = _Sender(events, self.token)
+        sender = Sender(events, self.token)
         if problem is not None:
             sender.send(Done(outcome="inconclusive", note=problem))
             return
@@ -129,26 +130,10 @@ class Worker:
         sender.send(done)
 
 
-class _Sender:
-    """Writes events, whole lines, from the cell's thread and the heartbeat's."""
-
-    def __init__(self, descriptor: int, token: str) -> None:
-        self.owner = os.getpid()
-        self._token = token
-        self._descriptor = descriptor
-        self._lock = threading.Lock()
-
-    def send(self, event: Progress | Found | Row | Remark | Done) -> None:
-        data = encode(event, self._token)
-        with self._lock:
-            while data:
-                data = data[os.write(self._descriptor, data) :]
-
-
 class _Heartbeat(threading.Thread):
     """Tells that the child is alive, and ends it with its parent or at the time-out."""
 
-    def __init__(self, sender: _Sender, control: int, started: float, timeout: float) -> None:
+    def __init__(self, sender: Sender, control: int, started: float, timeout: float) -> None:
         super().__init__(name="cudassert-heartbeat", daemon=True)
         self._sender = sender
         self._control = control
