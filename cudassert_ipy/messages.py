@@ -402,6 +402,7 @@ REPLAY_WHERE = {"cpu": "on the CPU", "gpu": "on the GPU, blocking launches"}
 REPLAY_HOW = "Replayed {where} in {seconds} s, from {state}."
 
 NEXT_FIX_INNER = "the values that reach line {line} of {function}"
+NEXT_FIX_VALUES = "the values of {name}"
 NEXT_FIX_ALIVE = "Fix {line}, then run the cell again."
 NEXT_FIX_DEAD = "Fix {line}, restart the kernel (`%cuda_debug restart`), then run the cell again."
 NEXT_REPLAY = (

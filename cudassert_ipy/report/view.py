@@ -16,6 +16,7 @@ from cudassert_ipy.report.finding import (
     finding_rows,
     finding_title,
     function_of,
+    operand_name,
 )
 from cudassert_ipy.report.parts import Detail, Row, row
 from cudassert_ipy.report.phrase import Part, Phrase, as_text, code, join, phrase, plain
@@ -308,6 +309,8 @@ def _steps(diagnosis: Diagnosis) -> list[Phrase]:
             line = messages.NEXT_FIX_INNER.format(
                 line=numbers.number(inner.line), function=function_of(inner)
             )
+        if not diagnosis.finding.aten and diagnosis.finding.expression:
+            line = messages.NEXT_FIX_VALUES.format(name=operand_name(diagnosis.finding))
         template = (
             messages.NEXT_FIX_DEAD if diagnosis.context == "dead" else messages.NEXT_FIX_ALIVE
         )
@@ -360,7 +363,8 @@ def one_line(diagnosis: Diagnosis) -> str:
         text = as_text(_short(diagnosis).title, "`")
     elif diagnosis.finding is not None:
         context = messages.ONE_LINE_DEAD if diagnosis.context == "dead" else ""
-        if diagnosis.replay is not None and diagnosis.replay.state == "guard":
+        by_rule = not diagnosis.finding.aten  # check_batch: a user's own rule, no fact about GPUs
+        if diagnosis.replay is not None and diagnosis.replay.state == "guard" and not by_rule:
             on_cpu = diagnosis.replay.where == "cpu"
             context = messages.ONE_LINE_GUARD_CPU if on_cpu else messages.ONE_LINE_GUARD
         title = as_text(finding_title(diagnosis.finding))
