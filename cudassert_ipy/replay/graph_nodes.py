@@ -278,6 +278,8 @@ def _run_python_function(node: Any, gradients: Gradients) -> Gradients:
 
 
 def _zeros(metadata: Any) -> torch.Tensor:
+    if getattr(metadata, "is_nested_tensor", False):
+        raise UnsupportedGraphError
     with torch._C.DisableTorchFunction():
         return torch.zeros(metadata.shape, dtype=metadata.dtype, device=metadata.device)
 
@@ -310,12 +312,14 @@ def fit_gradients(
 
 
 def _fit(gradient: torch.Tensor, node: Node, metadata: Any, says: str, index: int) -> torch.Tensor:
-    if gradient.is_nested or getattr(metadata, "is_nested_tensor", False):
+    nested = bool(getattr(metadata, "is_nested_tensor", False))
+    if gradient.is_nested != nested:
         raise UnsupportedGraphError
     says = f"{says}index {index} - "
     with torch._C.DisableTorchFunction():
-        shape = tuple(metadata.shape)
-        if tuple(gradient.shape) != shape:
+        # The sizes of a nested tensor do not show; torch sums none of these either.
+        shape = None if nested else tuple(metadata.shape)
+        if shape is not None and tuple(gradient.shape) != shape:
             if not _sums_to(tuple(gradient.shape), shape):
                 msg = (
                     f"{says}got {list(gradient.shape)} but expected shape compatible with "
