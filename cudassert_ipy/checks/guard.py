@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cudassert_ipy.checks.inspect import Inspector
 from cudassert_ipy.checks.operators import function_table, table
+from cudassert_ipy.checks.own_frames import spare_own_frames
 from cudassert_ipy.checks.traceback import trim_traceback
 from cudassert_ipy.checks.wording import operand_error
 from cudassert_ipy.errors import OperandError
@@ -35,6 +36,7 @@ class Guard(TorchDispatchMode):
         self._is_off = os.environ.get("CUDASSERT_DISABLE") == "1"
         self._operators = table()
         self._inspector = Inspector()
+        self._is_spared = spare_own_frames()
         self._functions = _FunctionMode(self._check)
 
     @classmethod
@@ -52,6 +54,8 @@ class Guard(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if not self._is_spared:
+            self._is_spared = spare_own_frames()
         operator = self._operators.get(func)
         if operator is not None:
             self._check(operator, args, kwargs)

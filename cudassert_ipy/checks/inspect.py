@@ -43,6 +43,11 @@ def check_operands(operator: Operator, arguments: Arguments) -> list[Checked]:
     checked: list[Checked] = []
     try:
         for operand in operator.operands(arguments):
+            if operand.tensor.is_nested:
+                if operand.bad is not None:
+                    continue
+                # A nested tensor has no shape to tell positions in: its values in a row have.
+                operand = replace(operand, tensor=operand.tensor.values())  # noqa: PLW2901
             previous = checked[-1] if checked else None
             if previous is not None and previous.operand.tensor is operand.tensor:
                 statistics = previous.statistics

@@ -143,7 +143,7 @@ class _Same:
 def _place(tensor: Tensor) -> tuple[Any, ...] | None:
     """Return what two views with the same values in the same order have in common, or None."""
     try:
-        if not tensor.is_contiguous():
+        if tensor.is_nested or not tensor.is_contiguous():
             return None
         return (
             tensor.untyped_storage()._cdata,

@@ -50,15 +50,16 @@ class Operator:
     also: tuple[Caller, ...] = ()
     """Other functions of the user's that reach it."""
     names: tuple[str, ...] = ()
+    other_names: tuple[str, ...] = ()
+    """Further names under which a torch function takes its first argument."""
     defaults: Mapping[str, Any] | None = None
 
     def arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
         """Return the arguments of a call by name."""
         given = {**(self.defaults or {}), **dict(zip(self.names, args, strict=False)), **kwargs}
-        # Torch functions call their first argument `input`, and one_hot `tensor` as well.
-        for name in ("input", "tensor") if "self" not in given and "self" in self.names else ():
+        for name in self.other_names:
             if name in given:
-                given["self"] = given[name]
+                given[self.names[0]] = given[name]
         return given
 
 
@@ -104,6 +105,7 @@ def function_table() -> dict[Any, Operator]:
         operands=index.take_along_dim,
         family="gather",
         names=("self", "indices", "dim"),
+        other_names=("input",),
         defaults={"dim": None},
     )
     one_hot = Operator(
@@ -112,6 +114,7 @@ def function_table() -> dict[Any, Operator]:
         operands=index.one_hot,
         family="gather",
         names=("self", "num_classes"),
+        other_names=("input", "tensor"),
         defaults={"num_classes": -1},
     )
     return {

@@ -292,3 +292,28 @@ def test_no_off_by_one_is_claimed_where_listed_values_are_not_all():
     with pytest.raises(OperandError) as caught, cudassert_ipy.guard():
         F.embedding(ids, torch.zeros(10, 2))
     assert "Off by one" not in caught.value.finding.hint
+
+
+def test_the_guards_own_code_is_not_compiled():
+    """Dynamo runs the user's function eagerly, and leaves the frames of the check alone."""
+    from torch._dynamo.utils import counters
+
+    look_up = torch.compile(lambda x, i: x[i] * 2, backend="eager")
+    with cudassert_ipy.guard() as guard:
+        torch.zeros(1)
+        counters.clear()
+        look_up(torch.zeros(3), torch.tensor([0, 1]))
+    assert len(guard.rows) == 1
+    assert counters["frames"]["total"] == 0
+
+
+@pytest.mark.parametrize("name", ["input", "tensor"])
+def test_arguments_by_keyword_are_seen_by_function_checks(name):
+    """``one_hot`` takes its operand under more than one name."""
+    classes = torch.tensor([0, 3])
+    try:
+        F.one_hot(**{name: classes}, num_classes=4)
+    except TypeError:
+        pytest.skip("this torch has no such keyword")
+    with cudassert_ipy.guard(), pytest.raises(OperandError):
+        F.one_hot(**{name: classes}, num_classes=3)
