@@ -605,6 +605,7 @@ HINT_OFF_BY_ONE = {
     "rows long, or count ids from 0.",
     "target": "Off by one: with {size} classes the last label is {last}. Give the model "
     "{needed} outputs, or count labels from 0.",
+    "label": "Off by one: with {size} classes the last label is {last}.",
     "index": "Off by one: with size {size} the last index is {last}.",
     "gather": "Off by one: with size {size} the last index is {last}.",
 }
@@ -616,6 +617,7 @@ HINT_NEGATIVE = {
     "embedding": "Negative ids are not allowed in an embedding. Look for a marker of "
     "padding, of an unknown word or of a missing category.",
     "target": "Negative labels are not allowed, except ignore_index.",
+    "label": "Negative labels are not allowed here.",
     "index": "Negative indices count from the end, down to {low}.",
     "gather": "Negative indices are not allowed here.",
 }
@@ -624,9 +626,13 @@ HINT_TOO_LARGE = {
     "with what the ids count: a vocabulary with its added tokens, positions, categories.",
     "target": "The logits have {size} classes; the largest label needs {needed}. Compare the "
     "model's number of outputs with the number of classes.",
+    "label": "There are {size} classes; the largest label needs {needed}.",
     "index": "The indexed dimension has size {size}.",
     "gather": "The indexed dimension has size {size}.",
 }
+HINT_NAN_AS_INTEGER = (
+    "-9223372036854775808 is what NaN becomes as an integer: look at the float that was converted."
+)
 HINT_NOT_FINITE = (
     "Look for where the first NaN or infinity was made: an overflow in float16, log(0), 0 / 0, "
     "softmax over a row of -inf."

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from cudassert_ipy.checks.operators import Operand, Operator
     from cudassert_ipy.checks.statistics import Offenders, Statistics
 
+_NAN_AS_INTEGER = -(2**63)
+
 
 def hint_for(
     operator: Operator, operand: Operand, statistics: Statistics, offenders: Offenders
@@ -35,30 +37,34 @@ def _hint_for_places(
     operator: Operator, operand: Operand, statistics: Statistics, offenders: Offenders
 ) -> str:
     family = operator.family
-    if operand.low is not None and operand.low < 0:
-        family = "index"
     low, high = operand.low, operand.high
-    if statistics.minimum is None or statistics.maximum is None or high is None or low is None:
-        return ""
+    if low is not None and low < 0:
+        family = "index"
     values = set(offenders.values)
+    lowest, highest = statistics.minimum, statistics.maximum
+    if operand.bad is not None and offenders.bad_count <= len(offenders.values) and values:
+        lowest, highest = min(values), max(values)  # the others may be padding
+    if lowest is None or highest is None or low is None:
+        return ""
+    if lowest == _NAN_AS_INTEGER and lowest in values:
+        return messages.HINT_NAN_AS_INTEGER
+    if high is None:
+        return ""
     size = high + 1
     if high < low:
         return messages.HINT_EMPTY
     # Only the first offending values are listed: the extremes speak for the others.
-    lowest, highest = statistics.minimum, statistics.maximum
     too_small = lowest < low and lowest not in operand.special
     too_large = highest > high and highest not in operand.special
     if values == {size} and highest == size and not too_small:
-        if family == "target" and statistics.minimum >= 1:
+        if family == "target" and lowest >= 1:
             return messages.HINT_LABELS_FROM_ONE.format(classes=size)
         template = messages.HINT_OFF_BY_ONE[family]
         return template.format(size=size, last=high, needed=size + 1)
-    if family == "target" and values == {-1}:
-        ignore = operand.special[0] if operand.special else -100
-        return messages.HINT_MINUS_ONE_LABEL.format(ignore_index=ignore)
+    if family == "target" and values == {-1} and operand.special:
+        return messages.HINT_MINUS_ONE_LABEL.format(ignore_index=operand.special[0])
     if values and max(values) < low and not too_large:
         return messages.HINT_NEGATIVE[family].format(low=low)
     if values and min(values) > high and not too_small:
-        template = messages.HINT_TOO_LARGE[family]
-        return template.format(size=size, needed=max(statistics.maximum, *values) + 1)
+        return messages.HINT_TOO_LARGE[family].format(size=size, needed=highest + 1)
     return ""

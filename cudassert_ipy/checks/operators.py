@@ -46,7 +46,8 @@ class Operator:
     aten: str
     operands: Callable[[Arguments], Iterable[Operand]]
     family: str
-    """Which hints apply: ``embedding``, ``index`` (only ``x[...]``), ``target`` or ``gather``."""
+    """Which hints apply: ``embedding``, ``index`` (only ``x[...]``), ``target`` (with an
+    ``ignore_index``), ``label`` or ``gather``."""
     also: tuple[Caller, ...] = ()
     """Other functions of the user's that reach it."""
     names: tuple[str, ...] = ()
@@ -114,7 +115,7 @@ def function_table() -> dict[Any, Operator]:
         operands=index.one_hot,
         family="gather",
         names=("self", "num_classes"),
-        other_names=("input", "tensor"),
+        other_names=("input",),
         defaults={"num_classes": -1},
     )
     return {
@@ -219,18 +220,18 @@ _ENTRIES = (
         *(_TARGET, index.nll_target_2d, _functional("nll_loss")),
     ),
     _Entry(
-        *("torch.nn.functional.multi_margin_loss", "target", ("multi_margin_loss",)),
+        *("torch.nn.functional.multi_margin_loss", "label", ("multi_margin_loss",)),
         *(_TARGET, index.multi_margin_target),
     ),
     _Entry(
         "torch.nn.functional.multilabel_margin_loss",
-        "target",
+        "label",
         ("multilabel_margin_loss_forward",),
         _TARGET,
         index.multilabel_margin_target,
     ),
     _Entry(
-        *("torch.nn.functional.ctc_loss", "target", ("_ctc_loss", "_cudnn_ctc_loss")),
+        *("torch.nn.functional.ctc_loss", "label", ("_ctc_loss", "_cudnn_ctc_loss")),
         *(("log_probs", "targets"), index.ctc),
     ),
     _Entry(
