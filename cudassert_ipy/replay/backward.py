@@ -201,7 +201,7 @@ class _Engine:
         found: dict[Node, list[tuple[int, torch.Tensor]]] = {}
         for known in self._retaining:
             tensor = known()
-            if tensor is not None and tensor.retains_grad:
+            if tensor is not None:
                 found.setdefault(tensor.grad_fn, []).append((tensor.output_nr, tensor))
         return found
 

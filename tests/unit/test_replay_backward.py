@@ -106,9 +106,11 @@ ZOO = {
 
 
 def train_sparse_and_dense():
-    embedding = nn.Embedding(5, 2, sparse=True)
-    (embedding(torch.tensor([1, 1, 4])).sum() + embedding.weight.square().sum()).backward()
-    return embedding.weight.grad
+    first, last = nn.Embedding(5, 2, sparse=True), nn.Embedding(5, 2, sparse=True)
+    ids = torch.tensor([1, 1, 4])
+    (first(ids).sum() + first.weight.square().sum()).backward()
+    (last.weight.square().sum() + last(ids).sum()).backward()
+    return first.weight.grad, last.weight.grad
 
 
 def train_autocast():
@@ -150,6 +152,16 @@ class NoZeros(Function):
     def backward(ctx, first, second, _):
         NoZeros.seen.append((first is None, second is None))
         return first * 2 if second is None else second * 3
+
+
+class SavesNothing(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * (1 + len(ctx.saved_tensors))
 
 
 class InPlace(Function):
@@ -388,6 +400,23 @@ def test_hooks_run_in_torchs_order():
     torch.testing.assert_close(walked, expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("count", range(2, 12))
+def test_leaves_that_are_ready_together(count):
+    """Their hooks run in the order of torch's queue, in which they are all equal."""
+
+    def build():
+        calls = []
+        leaves = [torch.ones(1, requires_grad=True) for _ in range(count)]
+        for number, leaf in enumerate(leaves):
+            leaf.register_hook(lambda _, number=number: calls.append(number))
+        torch.cat(leaves).sum().backward()
+        return calls
+
+    expected, walked = both(build)
+    assert walked == expected
+    assert sorted(walked) == list(range(count))
+
+
 def test_retained_gradients_follow_in_place_changes():
     """``retain_grad`` of a tensor that is changed in place is that of the new value."""
 
@@ -505,6 +534,7 @@ ERRORS = {
     "twice nothing saved": lambda: twice(lambda x: (x + 1).sum()),
     "twice half saved": lambda: twice(lambda x: (x * torch.ones(3)).sum()),
     "twice custom": lambda: twice(lambda x: Scale.apply(x, 2.0, torch.ones(3))[0].sum()),
+    "twice custom nothing saved": lambda: twice(lambda x: SavesNothing.apply(x).sum()),
     "twice list": lambda: twice(lambda x: torch.cat([x, x]).sum()),
     "twice einsum": lambda: twice(lambda x: torch.einsum("i,i->", x, x)),
     "twice index": lambda: twice(lambda x: x[torch.tensor([0, 1])].sum()),
