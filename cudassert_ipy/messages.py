@@ -1103,6 +1103,9 @@ REPLAY_CANNOT_REPLACE = (
 )
 REPLAY_NOT_SET_UP = "The replay could not be set up: {error}"
 REPLAY_CPU_SILENT = "PyTorch on the CPU accepts this operand without an error."
+REPLAY_CPU_NOT_ASKED = (
+    "PyTorch on the CPU does not check all of this, and was not asked: it might crash."
+)
 REPLAY_AS_OF = "Values from the GPU are those of the end of cell {cells}."
 
 # --- simulator ------------------------------------------------------------------------------------

@@ -106,8 +106,9 @@ def guard() -> Guard:
 
     Within ``with cudassert_ipy.guard():`` an index, target or the like that the CUDA kernel would
     assert on, or go wrong with in silence, raises :class:`~cudassert_ipy.OperandError`, with the
-    same finding, on CUDA and on CPU tensors; the CUDA context stays alive. Each checked operand costs one pass over its values and
-    one wait for the device. ``guard().rows`` lists what was checked.
+    same finding, on CUDA and on CPU tensors; the CUDA context stays alive. Each checked operand
+    costs one pass over its values and one wait for the device. ``guard().rows`` lists what was
+    checked.
     """
     return Guard()
 

@@ -50,6 +50,8 @@ class Operator:
     ``ignore_index``), ``label`` or ``gather``."""
     also: tuple[Caller, ...] = ()
     """Other functions of the user's that reach it."""
+    cpu_checks: bool = True
+    """Whether CPU torch checks these operands; else running it on bad ones may end the process."""
     names: tuple[str, ...] = ()
     other_names: tuple[str, ...] = ()
     """Further names under which a torch function takes its first argument."""
@@ -79,6 +81,7 @@ def table() -> dict[Any, Operator]:
             operands=entry.operands,
             family=entry.family,
             also=entry.also,
+            cpu_checks=packet not in _CPU_TRUSTS,
             names=tuple(item.name for item in func._schema.arguments),
             defaults={
                 item.name: item.default_value
@@ -151,6 +154,18 @@ class _Entry:
 def _functional(*names: str) -> tuple[Caller, ...]:
     return tuple(Caller(f"torch.nn.functional.{n}", f"torch.nn.functional.{n}") for n in names)
 
+
+# Their CPU kernels read or write where a bad operand says (torch 2.13): decreasing offsets, lengths
+# beyond the sequence, labels beyond the alphabet, group ends, indices of sparse tensors.
+_CPU_TRUSTS = frozenset(
+    (
+        *("_embedding_bag", "_embedding_bag_forward_only", "_ctc_loss", "_cudnn_ctc_loss"),
+        *("_pack_padded_sequence", "_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2"),
+        *("segment_reduce", "_sparse_coo_tensor_with_dims_and_tensors"),
+        *("sparse_compressed_tensor", "_sparse_compressed_tensor_unsafe", "_unsafe_index"),
+        *("_unsafe_index_put",),
+    )
+)
 
 _INDEX = ("self", "index")
 _TARGET = ("self", "target")

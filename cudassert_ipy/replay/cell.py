@@ -13,7 +13,7 @@ import torch
 
 from cudassert_ipy import messages
 from cudassert_ipy.checks.frames import user_frames
-from cudassert_ipy.checks.operators import Operator, table
+from cudassert_ipy.checks.operators import Operator, function_table, table
 from cudassert_ipy.errors import OperandError
 from cudassert_ipy.replay import backward, memory
 from cudassert_ipy.replay.find import Heap
@@ -67,6 +67,7 @@ class CellReplay:
         self._send = send
         self._finding: Finding | None = None
         self._remark: str | None = None
+        self._asked = False
         self._needed: list[str] = []
         self._outer_frames = 0
 
@@ -109,13 +110,14 @@ class CellReplay:
         for row in collector.rows:
             self._send(Row(row=row))
         outcome, notes = self._judge(failure, collector)
+        remarks = [] if outcome == "raised" else collector.remarks
         return Done(
             outcome=outcome,
             exception=self._exception(failure),
             seconds=seconds,
             cell_seconds=cell_seconds,
             substituted=replaced.substituted,
-            note=" ".join([*notes, *collector.remarks, *self._where(), *_as_of(replaced)]) or None,
+            note=" ".join([*notes, *remarks, *self._where(), *_as_of(replaced)]) or None,
         )
 
     def _record(self, finding: Finding, func: Any, args: tuple[Any, ...], kwargs: Any) -> None:
@@ -127,6 +129,7 @@ class CellReplay:
         self._send(Found(finding=finding))
         if self._finding is None:
             self._finding = finding
+            self._asked = func is not None
             self._remark = _what_cpu_says(func, args, kwargs)
             if self._remark is not None:
                 self._send(Remark(text=self._remark))
@@ -144,7 +147,8 @@ class CellReplay:
         self, failure: BaseException | None, collector: Collector
     ) -> tuple[Outcome, list[str]]:
         if self._finding is not None:
-            return "raised", [] if self._remark else [messages.REPLAY_CPU_SILENT]
+            silent = messages.REPLAY_CPU_SILENT if self._asked else messages.REPLAY_CPU_NOT_ASKED
+            return "raised", [] if self._remark else [silent]
         if self._needed:
             return "inconclusive", self._needed[:1]
         notes = collector.gaps[:1]
@@ -182,23 +186,41 @@ class _Policy(ReplayPolicy):
         try:
             return bool(super().launch(operator, args, kwargs))
         except OperandError as error:
-            finding = error.finding
-            if self.collector.substitute_integer_read:
-                finding = replace(finding, certainty="depends_on_substitutes")
-            self._record(finding, _overload_of(operator), args, kwargs)
+            self._tell(error, operator, args, kwargs)
             raise
 
+    def call(self, operator: Operator, args: tuple[Any, ...], kwargs: Any) -> bool:
+        try:
+            return bool(super().call(operator, args, kwargs))
+        except OperandError as error:
+            self._tell(error, operator, args, kwargs)
+            raise
 
-def _overload_of(operator: Operator | None) -> Any:
-    return next((func for func, row in table().items() if row is operator), None)
+    def _tell(
+        self, error: OperandError, operator: Operator | None, args: tuple[Any, ...], kwargs: Any
+    ) -> None:
+        finding = error.finding
+        if self.collector.substitute_integer_read:
+            finding = replace(finding, certainty="depends_on_substitutes")
+        self._record(finding, _checked_on_cpu(operator), args, kwargs)
+
+
+def _checked_on_cpu(operator: Operator | None) -> Any:
+    """Return what to call to hear what CPU torch says; None where its kernel checks nothing."""
+    if operator is None or not operator.cpu_checks:
+        return None
+    rows = {**table(), **function_table()}
+    return next((func for func, row in rows.items() if row is operator), None)
 
 
 def _what_cpu_says(func: Any, args: tuple[Any, ...], kwargs: Any) -> str | None:
     """Run the bad operation on CPU torch and return its message; None where it says nothing.
 
-    Only operations of the operator table come here; their CPU kernels raise or answer, they do not
-    crash. The child's tensors may be changed by it: nobody looks at them after an exception.
+    Only operations whose CPU kernels check their operands come here (``Operator.cpu_checks``): they
+    do not crash. The child's tensors may be changed by it: nobody looks at them after an exception.
     """
+    if func is None:
+        return None
     try:
         func(*args, **(kwargs or {}))
     except Exception as error:
