@@ -248,3 +248,65 @@ def test_a_loader_with_its_loop_in_a_library(start_kernel, tmp_path):
     assert diagnosis["finding"]["bad_values"] == [7]
     assert diagnosis["finding"]["dataset_indices"] == kernel.evaluate("[BAD]")
     assert "batch 37 " in diagnosis["replay"]["note"]
+
+
+def test_a_death_that_nobody_noticed(start_kernel):
+    """Without a traceback, the loop is the one that took the last batches."""
+    kernel = start_kernel()
+    kernel.run(DATA)
+    kernel.run("loader = DataLoader(Labels(), 8, sampler=order[:38 * 8])")
+    cell = kernel.run(
+        "\nfor x, y in loader:\n    loss = F.cross_entropy(model(x.cuda()), y.cuda())\n"
+    )
+    assert cell.status == "error"
+    [diagnosis] = kernel.run("%cuda_debug replay").diagnoses
+    assert diagnosis["finding"]["line"] == 3
+    assert diagnosis["finding"]["dataset_indices"] == kernel.evaluate("[BAD]")
+    assert "batch 37 " in diagnosis["replay"]["note"]
+
+
+@pytest.mark.parametrize("options", ["", " --no-guard"])
+def test_the_debug_cell_names_the_items_too(start_kernel, options):
+    """The guard, and the replay from a checkpoint, know the items of the batch as well."""
+    kernel = start_kernel()
+    kernel.run(DATA)
+    kernel.run("loader = DataLoader(Labels(), 8, sampler=order)")
+    cell = kernel.run(
+        f"%%cuda_debug{options}\n"
+        "for x, y in loader:\n"
+        "    F.cross_entropy(model(x.cuda()), y.cuda()).item()\n"
+    )
+    [diagnosis] = cell.diagnoses
+    assert diagnosis["finding"]["bad_values"] == [7]
+    assert diagnosis["finding"]["dataset_indices"] == kernel.evaluate("[BAD]")
+
+
+def test_a_batch_that_the_cell_changes(start_kernel):
+    """A batch whose parts the loop moves and edits in place is given again as it came."""
+    kernel = start_kernel()
+    kernel.run(
+        DATA
+        + """
+class Batch(dict):
+    def to(self, device):
+        for key in self:
+            self[key] = self[key].to(device)
+        return self
+def collate(items):
+    x, y = zip(*items)
+    return Batch(x=torch.stack(x), y=torch.stack(y))
+loader = DataLoader(Labels(), 8, sampler=order, collate_fn=collate)"""
+    )
+    cell = kernel.run(
+        "for batch in loader:\n"
+        "    batch['y'] += 1; batch['y'] -= 1; batch['y'] *= 1\n"
+        "    batch['y'][0] = 0\n"
+        "    batch.to('cuda')\n"
+        "    F.cross_entropy(model(batch['x']), batch['y']).item()\n"
+    )
+    assert cell.status == "error"
+    [diagnosis] = kernel.run("%cuda_debug replay").diagnoses
+    finding = diagnosis["finding"]
+    assert (finding["bad_values"], finding["line"]) == ([7], 5)
+    assert finding["expression"] == "batch['y']"
+    assert "batch 37 " in diagnosis["replay"]["note"]

@@ -97,6 +97,7 @@ def test_a_second_epoch_of_workers_that_stay_counts_from_zero(log):
     [
         (DataLoader(Numbers(), batch_sampler=BatchSampler(range(50, 60), 2, False)), True),
         (DataLoader(Numbers(), batch_size=None), False),
+        (DataLoader(torch.arange(9), batch_size=None, sampler=[[0, 1], [2, 3]]), False),
         (DataLoader(Stream(), 4), False),
         (DataLoader(Numbers(), 5, num_workers=2, in_order=False), False),
     ],
@@ -219,6 +220,9 @@ def test_an_operand_that_is_not_the_batch_has_no_items(log):
     assert dataset_indices(bad(values - 1, [2]), batches) == ()
     assert dataset_indices(bad(values.flip(0), [2]), batches) == ()
     assert dataset_indices(bad(values[:2], [2]), batches) == ()
+    other = values.clone()
+    other[3] = 777  # agrees with the batch where it is bad, and not elsewhere
+    assert dataset_indices(bad(other, [2]), batches) == ()
 
 
 def test_a_collate_function_that_sorts_is_asked_for(log):
