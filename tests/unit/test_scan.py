@@ -20,6 +20,7 @@ from torch.utils.data import (
 
 from cudassert_ipy import CudassertError, ScanReport, scan
 from cudassert_ipy.checks import progress as progress_module
+from cudassert_ipy.checks.region import region_of
 from cudassert_ipy.checks.scan_report import BadTensor
 from cudassert_ipy.model import Finding
 
@@ -232,6 +233,30 @@ def test_a_shifted_part_of_a_longer_batch():
     bad = {"ids": torch.tensor([[99, 1, 2, 3, 10]])}
     report = quiet([first, good, bad], Shifted())
     assert [(entry.batch, entry.finding.bad_positions) for entry in report] == [(2, ((0, 4),))]
+
+
+@pytest.mark.parametrize(
+    ("part", "longer", "shorter"),
+    [
+        (slice(0, 4), range(4), range(2)),
+        (slice(1, 4), range(3, 6), range(1, 2)),  # from 1, or the last three?
+        (slice(0, 3), range(3), range(1)),  # below 3, or without the last?
+        (slice(3, 4), range(5, 6), range(3, 2)),  # at 3, or the last?
+        (slice(1, 3), range(3, 3), range(1, 1)),
+        (slice(0, 4, 2), None, None),
+    ],
+)
+def test_a_part_means_only_what_both_readings_have(part, longer, shorter):
+    """``x[1:]`` and ``x[-3:]`` are one for four columns; for other sizes both must agree."""
+    positions = torch.arange(4)[part]
+    (only,) = region_of(positions, (4,)).ranges
+    assert only.for_size(4) in (part, slice(part.start, part.stop, 1), slice(0, 3, 2))
+    for size, expected in [(6, longer), (2, shorter)]:
+        if only.is_whole:
+            expected = range(size)
+        meant = only.for_size(size)
+        found = None if meant is None else list(range(size))[meant]
+        assert found == (None if expected is None else list(expected))
 
 
 @pytest.mark.parametrize(
