@@ -159,16 +159,24 @@ def _positions() -> dict[Any, dict[str, int]]:
     """Positions of the checked operands in the calls that users make (torch documentation)."""
     import torch
 
-    functional = torch.nn.functional
-    return {
-        torch.nn.Embedding: {"input": 0},
-        functional.embedding: {"input": 0},
-        torch.nn.CrossEntropyLoss: {"target": 1},
-        torch.nn.NLLLoss: {"target": 1},
-        functional.cross_entropy: {"target": 1},
-        functional.nll_loss: {"target": 1},
-        torch.index_select: {"index": 2},
-    }
+    nn, functional = torch.nn, torch.nn.functional
+    table: tuple[tuple[dict[str, int], tuple[Any, ...]], ...] = (
+        ({"index": 2}, (torch.gather, torch.scatter, torch.scatter_add, torch.scatter_reduce)),
+        ({"index": 2}, (torch.index_select, torch.index_add, torch.index_copy, torch.index_fill)),
+        ({"index": 1}, (torch.take,)),
+        ({"indices": 1}, (torch.take_along_dim,)),
+        ({"input": 0}, (nn.Embedding, functional.embedding)),
+        ({"input": 0, "offsets": 1}, (nn.EmbeddingBag,)),
+        ({"tensor": 0}, (functional.one_hot,)),
+        ({"input": 0}, (torch.multinomial, torch.bernoulli, torch.poisson, torch.bincount)),
+        ({"input": 0, "target": 1}, (nn.BCELoss, functional.binary_cross_entropy)),
+        ({"target": 1}, (nn.CrossEntropyLoss, functional.cross_entropy)),
+        ({"target": 1}, (nn.NLLLoss, functional.nll_loss)),
+        ({"target": 1}, (nn.MultiMarginLoss, functional.multi_margin_loss)),
+        ({"target": 1}, (nn.MultiLabelMarginLoss, functional.multilabel_margin_loss)),
+        ({"targets": 1}, (nn.CTCLoss, functional.ctc_loss)),
+    )
+    return {call: positions for positions, calls in table for call in calls}
 
 
 class _Variables:

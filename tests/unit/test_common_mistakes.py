@@ -88,7 +88,8 @@ MISTAKES = {
     "softmax over an overflow": (
         (
             "big = torch.full((3,), 400.0, dtype=torch.float16, device=gpu)\n"
-            "chances = torch.softmax(big * big - big * big, 0).float()\ntorch.multinomial(chances, 1)"
+            "chances = torch.softmax(big * big - big * big, 0).float()\n"
+            "torch.multinomial(chances, 1)"
         ),
         ("torch.multinomial", 6, "nan", 0, None),
     ),
@@ -108,7 +109,8 @@ MISTAKES = {
     ),
     "letter outside the alphabet": (
         (
-            "speech = torch.zeros(9, 1, 5, device=gpu)\nletters = torch.tensor([[1, 5]], device=gpu)\n"
+            "speech = torch.zeros(9, 1, 5, device=gpu)\n"
+            "letters = torch.tensor([[1, 5]], device=gpu)\n"
             "F.ctc_loss(speech, letters, torch.tensor([9]), torch.tensor([2]))"
         ),
         ("torch.nn.functional.ctc_loss", 6, (5,), 0, 4),
@@ -179,3 +181,30 @@ def test_the_guard_names_it_on_cpu_tensors(mistake):
         run(source, "<ipython-input-4-mistake>", torch.device("cpu"))
     if expected:
         check(caught.value.finding, expected)
+
+
+TEMPORARIES = {
+    "torch.gather(x, 1, y + 9)": "y + 9",
+    "torch.scatter(x, dim=1, index=y + 9, value=1.0)": "y + 9",
+    "torch.take(x, y + 9)": "y + 9",
+    "torch.take_along_dim(x, y + 9, 1)": "y + 9",
+    "torch.multinomial(x - 1, 1)": "x - 1",
+    "torch.bernoulli(x + 2)": "x + 2",
+    "F.one_hot(y + 9, 3)": "y + 9",
+    "F.binary_cross_entropy(x, x + 2)": "x + 2",
+    "loss(x, x - 2)": "x - 2",
+    "bag(y + 9)": "y + 9",
+    "torch.index_select(x, 1, (y + 9).view(-1))": "(y + 9).view(-1)",
+}
+
+
+@pytest.mark.parametrize("call", TEMPORARIES)
+def test_a_temporary_is_named_by_its_argument(call):
+    """An operand without a name is shown as the argument that it is."""
+    cell = (
+        "x, y = torch.zeros(1, 2), torch.tensor([[0, 1]])\n"
+        f"loss, bag = nn.BCELoss(), nn.EmbeddingBag(4, 2)\n{call}"
+    )
+    with cudassert_ipy.guard(), pytest.raises(OperandError) as caught:
+        run(cell, "<ipython-input-5-mistake>", None)
+    assert caught.value.finding.expression == TEMPORARIES[call]
