@@ -310,3 +310,16 @@ loader = DataLoader(Labels(), 8, sampler=order, collate_fn=collate)"""
     assert (finding["bad_values"], finding["line"]) == ([7], 5)
     assert finding["expression"] == "batch['y']"
     assert "batch 37 " in diagnosis["replay"]["note"]
+
+
+def test_a_loop_over_an_iterator_that_is_used_up(start_kernel):
+    """The iterator has moved on; the variable of the loop still has the value that was bad."""
+    kernel = start_kernel()
+    kernel.run(DATA + "\ntable = nn.Embedding(100, 4).cuda()")
+    kernel.run("rows = iter([torch.tensor([1]), torch.tensor([500]), torch.tensor([2])])")
+    assert kernel.run("for row in rows:\n    table(row.cuda()).sum().item()").status == "error"
+    [diagnosis] = kernel.run("%cuda_debug replay").diagnoses
+    assert (diagnosis["finding"]["bad_values"], diagnosis["finding"]["certainty"]) == (
+        [500],
+        "exact",
+    )
