@@ -10,31 +10,24 @@ a host program: it counts only with a known file, or beside an error that shows 
 
 from __future__ import annotations
 
+import functools
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cudassert_ipy.decode.catalog import catalog, normalize
+from cudassert_ipy.decode.groups import MAX_GROUPS, MAX_UNPROVEN, Group, Groups, Tally
 from cudassert_ipy.decode.host_report import HostReport, Reported
 from cudassert_ipy.decode.lines import LineSplitter
 from cudassert_ipy.decode.place import is_name, place, rank_in
 from cudassert_ipy.decode.repeats import Repeats
 from cudassert_ipy.decode.salvage import find_inside
 from cudassert_ipy.decode.unescape import unescaped
-from cudassert_ipy.decode.words import words_of
 from cudassert_ipy.decode.wrapped import Wrapped
-from cudassert_ipy.model import Assertion
 
 if TYPE_CHECKING:
     from cudassert_ipy.decode.catalog import KnownAssertion
     from cudassert_ipy.decode.error_text import ErrorText
-    from cudassert_ipy.model import Platform
-
-MAX_GROUPS = 200
-"""Different assertions kept; a log with more has said enough."""
-
-MAX_UNPROVEN = 50
-"""The same for those that only the error beside them can prove."""
+    from cudassert_ipy.model import Assertion, Platform
 
 _MAX_PLACE = 8000
 _MAX_EXPRESSION = 4000
@@ -60,62 +53,10 @@ _EXPRESSION = re.compile(
 _CUT_EXPRESSION = re.compile(r"[`'\u2018]?(?P<cut>.*?)[`'\u2019]?(?: f(?:ail?e?)?)?\s*$")
 _GLIBC = re.compile(r"`[^`]*' failed")  # assert() of C: the device closes with a backtick
 _VERBOSE_EXPRESSION = re.compile(r"`(?P<quoted>.*?)`: (?P<message>.*)")
-_DEVICE_SOURCE = re.compile(r"\.(?:cuh?|hip)$", re.IGNORECASE)
 _NUMBER = r"(-?\d+(?:\.\d+)?)"
 _NAMED_NUMBER = re.compile(
     rf"`(\w+)` \w+ \({_NUMBER}\)|\b(\w+) ?(?:=|:|is|was|got) ?{_NUMBER}\b(?!\.\d)"
 )
-
-
-@dataclass(slots=True)
-class _Group:
-    expression: str
-    file: str
-    line: int | None
-    function: str | None
-    rank: int | None
-    platform: Platform
-    block: tuple[int, ...] | None
-    thread: tuple[int, ...] | None
-    row: KnownAssertion | None
-    # A verbose build prints a line on stdout and the usual one on stderr: both tell of one thread.
-    plain_count: int = 0
-    verbose_count: int = 0
-    values: dict[str, int | float | str] = field(default_factory=dict)
-    message: str = ""
-    """What a verbose build printed beside the expression."""
-
-    def belongs_to(self, error: ErrorText | None) -> bool:
-        """Whether the error shows that the device printed this, not a host program."""
-        if error is None or error.sticky is False:
-            return False
-        if error.kind == "device_assert" or self.row is not None:
-            return True
-        return error.sticky is True and _DEVICE_SOURCE.search(self.file) is not None
-
-    def assertion(self) -> Assertion:
-        row = self.row
-        values = self.values
-        if row is not None:
-            operand, requirement = row.operand, row.requirement_of(self.expression)
-            values = values or row.numbers_of(self.expression)
-        else:
-            operand, requirement = words_of(self.expression, self.message)
-        return Assertion(
-            expression=self.expression,
-            file=self.file,
-            line=self.line,
-            function=self.function,
-            count=max(self.plain_count, self.verbose_count),
-            block=self.block,
-            thread=self.thread,
-            rank=self.rank,
-            operations=row.operations if row else (),
-            operand=operand,
-            requirement=requirement,
-            values=values or None,
-            known=row is not None,
-        )
 
 
 class AssertionParser:
@@ -123,8 +64,8 @@ class AssertionParser:
 
     def __init__(self) -> None:
         self._splitter = LineSplitter()
-        self._groups: dict[tuple[object, ...], _Group] = {}
-        self._unproven: dict[tuple[object, ...], _Group] = {}
+        self._groups = Groups(MAX_GROUPS)
+        self._unproven = Groups(MAX_UNPROVEN)
         self._repeats = Repeats()
         self._wrapped = Wrapped()
         self._report = HostReport()
@@ -133,12 +74,12 @@ class AssertionParser:
     @property
     def platform(self) -> Platform:
         """The platform whose format the first assertion has."""
-        return next((group.platform for group in self._groups.values()), "cuda")
+        return next((group.platform for group in self._groups), "cuda")
 
     @property
     def expressions(self) -> frozenset[str]:
         """The different expressions so far."""
-        return frozenset(group.expression for group in self._groups.values())
+        return frozenset(group.expression for group in self._groups)
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the stream."""
@@ -155,12 +96,12 @@ class AssertionParser:
             self.read_line(line)
         self._parse_cut(self._wrapped.close())
         for reported in self._report.close():
-            self._add_reported(reported, None)
-        groups = list(self._groups.values())
+            self._add_reported(self._groups, reported, None)
+        groups = list(self._groups)
         proven = {group.expression for group in groups}
         groups += [
             group
-            for group in self._unproven.values()
+            for group in self._unproven
             if not any(item in group.expression for item in proven) and group.belongs_to(error)
         ]
         return tuple(group.assertion() for group in groups)
@@ -175,7 +116,7 @@ class AssertionParser:
     def read_line(self, line: bytes) -> bool:
         """Take one line, cleaned by :class:`~cudassert_ipy.decode.lines.LineSplitter`.
 
-        Return whether it only repeats an earlier line with another block and thread.
+        Return whether it holds assertions and nothing else that a reader has to see.
         """
         continued = self._wrapped.read_line(line)
         if continued is not None:
@@ -188,24 +129,23 @@ class AssertionParser:
         if self._repeats.is_repeat(line):
             return True
         text = line.decode("utf-8", "replace")
-        groups = self._parse(text)
-        if len(groups) == 1:
-            self._repeats.remember(line, groups[0])
-        elif not groups:
-            rank = rank_in(text, None)
-            for reported in self._report.read_line(text):
-                self._add_reported(reported, rank)
-            trap = _TRAP.search(text)
-            if trap:
-                expression = unescaped(trap[3])
-                reported = Reported(expression, trap[1], int(trap[2]), None, None, None)
-                self._add_reported(reported, rank, self._unproven, MAX_UNPROVEN)
+        found = self._parse(text)
+        if found:
+            self._repeats.remember(line, [tally for _, tally in found], [f.file for f, _ in found])
+            return b"rror" not in line  # else the error behind it is to be read too
+        rank = rank_in(text, None)
+        for reported in self._report.read_line(text):
+            self._add_reported(self._groups, reported, rank)
+        trap = _TRAP.search(text)
+        if trap:
+            reported = Reported(unescaped(trap[3]), trap[1], int(trap[2]), None, None, None)
+            self._add_reported(self._unproven, reported, rank)
         return False
 
-    def _parse(self, text: str, *, joined: bool = False) -> list[_Group]:
+    def _parse(self, text: str, *, joined: bool = False) -> list[tuple[Group, Tally]]:
         """Take all assertions on a line; ``joined``: blanks may be missing or too many in it."""
         anchors = list(_ANCHOR.finditer(text))
-        groups = []
+        found = []
         start = 0
         rank = None
         for anchor, following in zip(anchors, [*anchors[1:], None], strict=False):
@@ -216,11 +156,13 @@ class AssertionParser:
             if match:
                 head = text[max(start, anchor.start() - _MAX_PLACE) : anchor.start()]
                 rank = rank_in(head, rank)
-                group = self._add(anchor, match, head, rank, as_cataloged=joined)
+                group = self._add(anchor, match, head, rank, joined=joined)
                 if group is not None:
-                    groups.append(group)
+                    tally = group.verbose if anchor["verbose"] else group.plain
+                    tally.count += 1
+                    found.append((group, tally))
                 start = anchor.end() + match.end()
-        return groups
+        return found
 
     def _parse_joined(self, line: bytes) -> bool:
         """Take a line that was put together from wrapped ones; return whether it makes sense."""
@@ -238,8 +180,10 @@ class AssertionParser:
         anchor = anchors[-1]
         match = _CUT_EXPRESSION.match(text[anchor.end() : anchor.end() + _MAX_EXPRESSION])
         head = text[max(0, anchor.start() - _MAX_PLACE) : anchor.start()]
-        if match and catalog().find(unescaped(match[1]), *_file_and_function(head)):
-            self._add(anchor, match, head, rank_in(head, None))
+        if match and _identify(unescaped(match[1]), *_file_and_function(head), garbled=False)[0]:
+            group = self._add(anchor, match, head, rank_in(head, None))
+            if group is not None:
+                group.plain.count += 1
 
     def _add(
         self,
@@ -248,34 +192,31 @@ class AssertionParser:
         head: str,
         rank: int | None,
         *,
-        as_cataloged: bool = False,
-    ) -> _Group | None:
+        joined: bool = False,
+    ) -> Group | None:
+        """Return the group of the assertion that was found; None if it is none, or one too many."""
         expression = unescaped(next(text for text in match.groups() if text is not None))
         file, line, function = place(head)
-        groups, limit = self._groups, MAX_GROUPS
         if function and not is_name(function) and not _is_signature(function, file, anchor):
             function = None  # words of a person or pieces of another line
-        row = catalog().find(expression, file, function)
-        if row is None:
-            row = find_inside(expression, file) if anchor["where"] or file else None
-            expression = row.expression if row else expression
-        elif as_cataloged and normalize(row.expression) == normalize(expression):
-            expression = row.expression
+        garbled = bool(anchor["where"] or file)
+        row, spelled = _identify(expression, file, function, garbled=garbled)
+        if row is not None and (joined or not _same(spelled, expression)):
+            expression = spelled
+        groups = self._groups
         if anchor["short"]:
             if row is None and _GLIBC.match(match[0]):
                 return None
             if (row is None or not file) and not self._handled:
-                groups, limit = self._unproven, MAX_UNPROVEN
+                groups = self._unproven
         numbers = [int(number) for number in anchor.groups()[1:7] if number is not None]
         platform: Platform = "cuda"
         if anchor["hip"]:
             platform = "hip"
         elif anchor["where"] == "global id" or (anchor["short"] and self._handled):
             platform = "xpu"
-        group = _group(
-            groups,
-            limit,
-            _Group(
+        group = groups.add(
+            Group(
                 expression=expression,
                 file=file,
                 line=line,
@@ -285,30 +226,18 @@ class AssertionParser:
                 block=tuple(numbers[:3]) or None,
                 thread=tuple(numbers[3:]) or None,
                 row=row,
-            ),
+            )
         )
-        if group is None:
-            return None
-        if anchor["verbose"]:
-            group.verbose_count += 1
-            group.message = group.message or unescaped(match["message"].partition("\\n")[0])
-            group.values = group.values or _numbers(group.message)
-        else:
-            group.plain_count += 1
+        if group is not None and anchor["verbose"] and not group.message:
+            group.message = unescaped(match["message"].partition("\\n")[0])
+            group.values = _numbers(group.message)
         return group
 
-    def _add_reported(
-        self,
-        reported: Reported,
-        rank: int | None,
-        groups: _Groups | None = None,
-        limit: int = MAX_GROUPS,
-    ) -> None:
-        row = catalog().find(reported.expression, reported.file, reported.function)
-        group = _group(
-            self._groups if groups is None else groups,
-            limit,
-            _Group(
+    @staticmethod
+    def _add_reported(groups: Groups, reported: Reported, rank: int | None) -> None:
+        row, _ = _identify(reported.expression, reported.file, reported.function, garbled=False)
+        group = groups.add(
+            Group(
                 expression=reported.expression,
                 file=reported.file,
                 line=reported.line,
@@ -318,29 +247,38 @@ class AssertionParser:
                 block=reported.block,
                 thread=reported.thread,
                 row=row,
-            ),
+            )
         )
         if group is not None:
             # The driver's own lines, where they were captured too, tell of the same threads.
-            group.verbose_count += 1
+            group.verbose.count += 1
 
 
-_Groups = dict[tuple[object, ...], _Group]
+@functools.lru_cache(maxsize=512)
+def _identify(
+    expression: str, file: str, function: str | None, *, garbled: bool
+) -> tuple[KnownAssertion | None, str]:
+    """Return the row of the catalogue, if any, and the expression as it should have been printed.
+
+    ``garbled``: another process's output may have run into the expression.
+    """
+    row = catalog().find(expression, file, function)
+    if row is None and garbled:
+        row = find_inside(expression, file)
+        return row, row.expression if row else expression
+    spellings = (text for text in (row.expressions if row else ()) if _same(text, expression))
+    return row, next(spellings, expression)
 
 
-def _group(groups: _Groups, limit: int, new: _Group) -> _Group | None:
-    """Return the group that ``new`` belongs to, which may be itself; None if there are too many."""
-    key = (new.expression, new.file, new.line, new.function, new.rank)
-    if key not in groups and len(groups) < limit:
-        groups[key] = new
-    return groups.get(key)
+def _same(one: str, other: str) -> bool:
+    return normalize(one) == normalize(other)
 
 
 def _is_signature(function: str, file: str, anchor: re.Match[str]) -> bool:
     """Whether ``function`` can be a full signature; the driver may have cut its end off."""
     if anchor["short"]:
         return bool(file) and "block:" not in function
-    return bool(file) or function.count("(") == function.count(")")
+    return bool(file) or 0 < function.count("(") == function.count(")")
 
 
 def _file_and_function(head: str) -> tuple[str, str | None]:

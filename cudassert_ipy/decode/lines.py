@@ -16,6 +16,7 @@ MAX_LINE = 64 * 1024
 _ANSI = re.compile(
     rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\^_]|\x1b[()][0-9A-Za-z]"
 )
+_BLANK_LINES = re.compile(rb"\n+")
 _NO_BREAK_SPACE = b"\xc2\xa0"  # text that was copied from a web page
 _END_OF_ASSERTION = b" failed."
 
@@ -28,7 +29,7 @@ class LineSplitter:
         self._return = b""
 
     def feed(self, data: bytes, skip: Skip | None = None) -> Iterator[bytes]:
-        """Yield the lines that ``data`` completes, without terminators and ANSI sequences.
+        """Yield the lines that ``data`` completes, without ends and ANSI sequences; no blank ones.
 
         ``skip(text, start, end)`` may take whole lines at the front of ``text[start:end]`` itself,
         all at once; it returns where it stopped.
@@ -43,6 +44,10 @@ class LineSplitter:
         self._rest = text[end:]
         start = 0
         while start < end:
+            blank = _BLANK_LINES.match(text, start)
+            if blank:  # means nothing to anybody
+                start = blank.end()
+                continue
             if skip is not None:
                 after = skip(text, start, end)
                 if after > start:

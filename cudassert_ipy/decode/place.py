@@ -33,7 +33,7 @@ _RANK = re.compile(
     re.IGNORECASE,
 )
 _RANK_PREFIX = re.compile(
-    r"^\s*(?:\[(?:rank|default) ?\d{1,6}\]:?|\d{1,6}:|\[\d{1,6}\]:) *", re.IGNORECASE
+    r"^\s*(?:\[(?:rank|default) ?\d{1,6}\]:?|\d{1,6}: |\[\d{1,6}\]:) *", re.IGNORECASE
 )
 _MAX_FUNCTION = 300
 
@@ -77,6 +77,9 @@ def _shortened(head: str) -> tuple[str, int | None, str | None]:
     places = list(_PLACE_SHORTENED.finditer(head))
     if not places:
         function = _RANK_PREFIX.sub("", head).strip().rstrip(" .:")
+        last_word = function.rpartition(" ")[2]
+        if is_name(last_word) and not function.endswith((")", "]")):
+            function = last_word
         return "", None, function[-_MAX_FUNCTION:] or None
     last = places[-1]
     name = head[last.end() :].strip(" .:")
@@ -89,7 +92,9 @@ def _path(head: str) -> str:
     """Return the path that ``head`` ends with."""
     reversed_path = _PATH_REVERSED.match(head[::-1])
     path = _GLUED.sub("", reversed_path[0][::-1]) if reversed_path else ""
-    path = _TWICE.sub("", _REPR.sub("", path))
+    for glued in (_REPR, _TWICE):
+        match = glued.match(path)
+        path = path[match.end() :] if match else path
     whole = path[:1] in ("/", ".", "\\") or path[1:2] == ":"
     if not whole and ("/" in path or "\\" in path):
         # Cut at a blank inside the path: "/home/me/my project/kernel.cu".

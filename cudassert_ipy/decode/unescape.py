@@ -7,7 +7,7 @@ import re
 
 # Go's JSON encoder, so docker's and kubernetes', escapes these as well.
 _JSON = re.compile(r"\\u00(3c|3e|26|27|60|22)", re.IGNORECASE)
-_QUOTE = re.compile(r"\\+(?=[\"'])")
+_QUOTE = re.compile(r"(?<!\\)\\+(?=[\"'])")
 _HTML = re.compile(r"&(?:lt|gt|amp|quot|#39|#x27|#96|#34);")
 _TYPOGRAPHIC = str.maketrans(
     {"\u201c": '"', "\u201d": '"', "\u201e": '"', "\u2018": "'", "\u2019": "'", "\u00a0": " "}

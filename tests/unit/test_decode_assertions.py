@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cudassert_ipy.decode.assertions import MAX_GROUPS, MAX_UNPROVEN, AssertionParser
+from cudassert_ipy.decode.assertions import AssertionParser
 from cudassert_ipy.decode.catalog import catalog
 from cudassert_ipy.decode.failure import TextDecoder, decode_text
+from cudassert_ipy.decode.groups import MAX_GROUPS, MAX_RANKED, MAX_UNPROVEN
 from cudassert_ipy.decode.lines import MAX_LINE, LineSplitter
 from cudassert_ipy.model import Failure
 
@@ -294,6 +295,113 @@ def test_times_in_front_do_not_keep_a_flood_from_being_skipped(rank):
     assert parser.skip_repeats(data, 0, len(data)) == len(data)
     (assertion,) = parser.close()
     assert (assertion.count, assertion.rank) == (1001, 5 if rank else None)
+
+
+VERBOSE = "/p/x.cu:1: f: block: [0,0,0], thread: [{0},0,0]: Assertion failed: `x < y`: bad index"
+PLAIN = "/p/x.cu:1: f: block: [0,0,0], thread: [{0},0,0] Assertion `x < y` failed."
+
+
+@pytest.mark.parametrize("times", [1, 10])
+def test_both_streams_of_a_verbose_build_tell_of_the_same_threads(times):
+    """A flood on stdout and the same one on stderr are counted once."""
+    verbose = [VERBOSE.format(number) for number in range(times)]
+    plain = [PLAIN.format(number) for number in range(times)]
+
+    for lines in (verbose, plain, verbose + plain, [*verbose, *plain[:1]]):
+        (assertion,) = parse("\n".join(lines).encode())
+        assert assertion.count == times
+
+
+WRAPPERS = [
+    '{{"log":"{line}\\n","stream":"stderr","time":"2026-03-01T10:00:{number:02}.{number:09}Z"}}',
+    "{number:08x} {line}",
+    "\x1b[31m10:00:{number:02} {line}\x1b[0m",
+    "[rank{rank}]: 10:00:{number:02} {line}",
+    "{line} {line}",
+    "2026-03-01 10:00:{number:02},{number:03} | {line}",
+]
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_whatever_a_logger_puts_around_a_flood_it_is_counted_and_skipped(wrapper):
+    """The counts are those of reading line by line, and hardly any line is read."""
+    rows = [catalog().by_key(key) for key in ("index", "nll_loss", "embedding")]
+    lines = [
+        wrapper.format(
+            number=number,
+            rank=number % 8,
+            line=rows[number % 3].render((0, 0, 0), (number, 0, 0)),
+        )
+        for number in range(960)
+    ]
+    parser = AssertionParser()
+    read = []
+    parse_line = parser._parse
+    parser._parse = lambda text, **more: read.append(text) or parse_line(text, **more)
+    parser.feed("\n".join(lines).encode() + b"\n")
+
+    assertions = parser.close()
+
+    twice = wrapper.count("{line}")
+    assert sum(item.count for item in assertions) == 960 * twice
+    assert {item.known for item in assertions} == {True}
+    assert len(read) <= 64
+
+
+def test_numbers_in_front_of_nothing_do_not_join_different_lines():
+    """Where no path shows what a logger has added, other numbers are another line."""
+    lines = [
+        f"10:00:0{n} k{n}: block: [0,0,0], thread: [1,0,0] Assertion `x < y` failed."
+        for n in range(5)
+    ]
+
+    for end in ("", "\n"):
+        assertions = parse("\n".join(lines).encode() + end.encode())
+        assert [(item.function, item.count) for item in assertions] == [
+            (f"k{n}", 1) for n in range(5)
+        ]
+
+
+def test_all_threads_are_counted_however_many_ranks_there_are():
+    """Ranks beyond the limit are not told apart, but no thread is lost."""
+    line = LINE.decode()
+    ranks = 2 * MAX_RANKED
+
+    assertions = parse("".join(f"[rank{n % ranks}]: {line}" for n in range(2 * ranks)).encode())
+
+    assert sum(item.count for item in assertions) == 2 * ranks
+    assert len(assertions) == MAX_RANKED
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/a.cu:1: f: block: [0,0,0], thread: [0,0,0] Assertion `x{0}` failed.".replace(
+            "{0}", "\\" * n
+        )
+        for n in (1000, 2000)
+    ]
+    + [
+        "/a" * n + "/a.cu:1: f: block: [0,0,0], thread: [0,0,0] Assertion `x` failed."
+        for n in (2000, 4000)
+    ],
+    ids=["backslashes-1", "backslashes-2", "path-1", "path-2"],
+)
+def test_no_line_takes_quadratic_time(line):
+    """Hostile lines up to the limit are read in milliseconds."""
+    start = time.process_time()
+    for _ in range(5):
+        parse(line.encode())
+
+    assert (time.process_time() - start) / 5 < 0.05
+
+
+def test_blank_lines_cost_nothing():
+    """A million of them are passed over as one."""
+    start = time.process_time()
+
+    assert parse(b"\n" * 1_000_000 + LINE)[0].known
+    assert time.process_time() - start < 0.5
 
 
 def test_a_flood_costs_little_more_than_looking_at_it():
