@@ -2,7 +2,8 @@
 
 Timed in the kernel, from asking for the checkpoint until its child shares nothing any more and the
 cell may start, as before each ``%%cuda_debug`` cell. Nearly all of it is the system copying page
-tables, once for each of the three forks that make a worker under its supervisor (``supervisor.py``).
+tables, once for each of the three forks that make a worker under its supervisor
+(``replay/supervisor.py``).
 """
 
 from __future__ import annotations
