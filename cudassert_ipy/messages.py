@@ -49,13 +49,20 @@ CLI_TERMINAL = (
 )
 CLI_STANDARD_INPUT = "standard input"
 CLI_NO_INPUT = "there is no standard input"
+CLI_NO_NAME = "the name is empty"
 CLI_NO_MATCH = "no file matches"
 CLI_BINARY = "it is not text"
 CLI_PACKED = "it is packed ({name}); unpack it first"
 CLI_DAMAGED = "it is damaged gzip data ({error})"
 CLI_CUT_OFF = "the packed file ends too early; what there is was read"
 CLI_TOO_LARGE_UNPACKED = "it unpacks to more than 1 GB; pipe it in unpacked"
-CLI_TOO_LARGE_NOTEBOOK = "it is larger than 200 MB, too large for a notebook"
+CLI_NOT_PACKED_END = "it ends with data that gzip did not pack; that was not read"
+CLI_TOO_LARGE_NOTEBOOK = (
+    "it is too large to be read as a notebook; it was read as plain text, sources included"
+)
+CLI_NOT_WRITTEN = "cannot write the result: {reason}\n"
+CLI_NO_OUTPUT = "there is no standard output"
+CLI_NO_MEMORY = "there is not enough memory to read it"
 CLI_EMPTY = "it is empty"
 CLI_HEADING = "== {file} =="
 
@@ -84,6 +91,20 @@ LOG_VERDICTS = {
     "fork_after_init": "CUDA was used in a forked process.",
     "cuda_error": "CUDA reported an error.",
 }
+LOG_LIBRARY = "{library} failed."
+LIBRARIES = {
+    "CUBLAS": "cuBLAS (matrix products)",
+    "CUDNN": "cuDNN (convolutions, RNNs)",
+    "CUSPARSE": "cuSPARSE (sparse matrices)",
+    "CUSOLVER": "cuSOLVER (linear algebra)",
+    "CUFFT": "cuFFT (Fourier transforms)",
+    "NCCL": "NCCL (communication between GPUs)",
+    "HIPBLAS": "hipBLAS (matrix products)",
+    "ROCBLAS": "rocBLAS (matrix products)",
+    "MIOPEN": "MIOpen (convolutions, RNNs)",
+    "RCCL": "RCCL (communication between GPUs)",
+}
+LOG_NOT_STARTED = "{device} did not start; no context was lost."
 LOG_CUDA_ERROR = "CUDA reported an error: {message:code}."
 LOG_STATES = {
     "dead": "That process's {device} context is dead.",
@@ -91,6 +112,7 @@ LOG_STATES = {
     "unknown": "It may have killed the {device} context; the text does not tell.",
 }
 LOG_CHILD = "It happened in a child process."
+LOG_ENGINE_DEAD = "It happened in a child process, whose {device} context is dead."
 LOG_CHILD_DEAD = (
     "It happened in a child process, whose {device} context is dead; its parent's is not affected."
 )
@@ -726,6 +748,7 @@ MODEL_LABELS = "0 <= target < {classes}, the number of classes, or target == ign
 
 # --- decode --------------------------------------------------------------------------------------
 
+NO_EXCEPTION = "expected an exception, not {type}; explain(text) reads texts"
 ADVICE_CAUSES = "Typical causes, most frequent first: {causes}."
 ADVICE_FIND_ASSERTION = (
     "Look on stderr (in Colab: in the runtime's log) for a line with 'Assertion', which says what"

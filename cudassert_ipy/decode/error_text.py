@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from cudassert_ipy.decode import codes
+from cudassert_ipy.decode import codes, statement
 
 if TYPE_CHECKING:
     from cudassert_ipy.model import Kind, Platform
@@ -19,42 +19,38 @@ MAX_MESSAGE = 500
 
 _RUNTIME = re.compile(
     r"(?:(?P<platform>CUDA|HIP|XPU|[Cc]uda) (?:driver |runtime )?(?P<error>[Ee]rror|warning)"
-    r"(?: \d+(?: at \S{1,200})?| ?\(\S{1,200}\)"  # ggml, Warp; PaddlePaddle, FlashAttention
-    r"| in (?:file )?'?\S{1,200}'?,? (?:in |at )?line \d+ )?[:,] ?"  # CUDPP
+    r"(?: \d{1,9}(?: at \S{1,200})?| ?\(\S{1,200}\)"  # ggml, Warp; PaddlePaddle, FlashAttention
+    r"| in (?:file )?'?\S{1,200}'?,? (?:in |at )?line \d{1,9} )?[:,] ?"  # CUDPP
     r"|CUDA: "  # DGL, MXNet
-    r"|cuda runtime error \((?P<number>\d+)\) ?: ?"  # torch <= 1.9; the number is of its CUDA
-    r"|THCudaCheck FAIL .{0,300}?error=(?P<check>\d+) ?: ?"
-    r"|Triton Error \[(?:CUDA|HIP)\]: (?: ?Code: \d+, Mess+age: )?"
-    r"|(?:CUDA|[Cc]uda) failure (?:\d+ ?:? ?|\S{1,200}:\d+: )?(?:'|(?<=: ))"  # NCCL; ONNX Runtime
+    r"|cuda runtime error \((?P<number>\d{1,9})\) ?: ?"  # torch <= 1.9; the number is of its CUDA
+    r"|THCudaCheck FAIL .{0,300}?error=(?P<check>\d{1,9}) ?: ?"
+    r"|Triton Error \[(?:CUDA|HIP)\]: (?: ?Code: \d{1,9}, Mess+age: )?"
+    # NCCL; ONNX Runtime
+    r"|(?:CUDA|[Cc]uda) failure (?:\d{1,9} ?:? ?|\S{1,200}:\d{1,9}: )?(?:'|(?<=: ))"
     r"|cu[A-Z]\w{2,60} failed: "  # PyCUDA
     r"|Cuda (?:Runtime|Driver) \("  # TensorRT
     r"|\b\w{2,40}:? failed (?:to synchronize|on \d\w\w step): |parallel_for failed: "  # thrust
-    r"|(?:cuda\w{1,40}\(\)|cuda) failed with error:? (?:\d+ )?"  # tiny-cuda-nn, spconv
+    r"|(?:cuda\w{1,40}\(\)|cuda) failed with error:? (?:\d{1,9} )?"  # tiny-cuda-nn, spconv
     r"|GPUassert: |(?:cudaCheckError\(\)|CUDA kernel) failed ?: |\berror in \w{1,80}: "
-    r"|\bError (?=[\w /-]{5,80} at line \d+ in file )"  # bitsandbytes
-    r"|Program hit \w{1,80} \(error \d+\) due to \")(?P<text>.*)"  # compute-sanitizer
+    r"|\bError (?=[\w /-]{5,80} at line \d{1,9} in file )"  # bitsandbytes
+    r"|Program hit \w{1,80} \(error \d{1,9}\) due to \")(?P<text>.*)"  # compute-sanitizer
 )
 # What glog and its kin print of a failed comparison.
 _CHECK = re.compile(
-    r"cudaSuccess(?: == \w{1,40})? \(\d+ vs\. \d+\) .{0,200}?(?:ErrStr: ?|Error: )(?P<mxnet>.*)"
-    r"|cudaSuccess \(\d+ vs\. \d+\)\s+(?P<caffe>.*)"
-    r"|cudaSuccess\. \d+ vs 0\. Error at: \S{1,200}: (?P<caffe2>.*)"
+    r"cudaSuccess(?: == \w{1,40})? \(\d{1,9} vs\. \d{1,9}\) .{0,200}?"
+    r"(?:ErrStr: ?|Error: )(?P<mxnet>.*)"
+    r"|cudaSuccess \(\d{1,9} vs\. \d{1,9}\)\s+(?P<caffe>.*)"
+    r"|cudaSuccess\. \d{1,9} vs 0\. Error at: \S{1,200}: (?P<caffe2>.*)"
 )
-_HELPER = re.compile(r"CUDA error at \S{1,200}:\d+ code=(?P<code>\d+)\(\w+\)")  # CUDA's samples
-# What may follow the words of an error where they are not part of somebody's sentence.
-_END_OF_STATEMENT = re.compile(
-    r"\s*(?:$|[.!]\s*$|['\"`>)]|[|│][\s|│]*$|\*\*|\\n|at\s*(?:$|[^\s.:/\\]*[.:/\\])"
-    r"|[-;] (?!(?i:how|why|what|solved|is ))|\. use CUDA_LAUNCH_BLOCKING"
-    r"|\((?:function |in function |\w+ at |error |code |\d|Triggered)"
-    r"|at line \d+ in file |Error from |\S{1,200}:\d+\s*$|\S{1,100}\.cu\w? \d"
-    r"|CUDA kernel errors might|Search for `|Compile with|For debugging|For more detailed)"
-)
+_HELPER = re.compile(
+    r"CUDA error at \S{1,200}:\d{1,9} code=(?P<code>\d{1,9})\(\w+\)"
+)  # CUDA's samples
 _NAMED = re.compile(r"(?P<name>(?:cuda|hip)Error[A-Za-z]{1,60})(?:: ?| )(?P<text>.*)")
 _DRIVER = re.compile(
     r"(?:\[[\w. ]{1,60}\] Call to \w+ results in )?"  # Numba
     r"(?P<name>CUDA_ERROR_[A-Z_]{3,60})(?P<rest>.*)"
 )
-_NUMBA = re.compile(r"\[(?P<code>\d+)\] Call to \w+ results in UNKNOWN_CUDA_ERROR")
+_NUMBA = re.compile(r"\[(?P<code>\d{1,9})\] Call to \w+ results in UNKNOWN_CUDA_ERROR")
 _NUMBERED = re.compile(r"(?P<text>[A-Za-z][\w/() -]{3,80}) \((?P<code>\d{1,4})\)\s*$")
 _STARTING = re.compile(r"Error (?P<code>\d{1,3}): (?P<text>.*)")  # torch's first look for devices
 _BARE_ASSERT = re.compile(r"device-side assert triggered")
@@ -90,22 +86,8 @@ _WITHOUT_WORDS = re.compile(
     r"terminate called after throwing an instance of 'c10::(?:CUDA|Accelerator)Error'"
     r"|Exception raised from c10_(?:cuda|hip)_check_implementation"
 )
-_SENTENCE = re.compile(
-    r"(?:\b(?:[Yy]ou|[Ww]e|[Ii]f|[Ww]h(?:y|at(?!\()|en)|[Hh]ow|[Mm]y|[Yy]our)\b.*"
-    r"|\bI (?:a|d|g|h|k|s|t|w)[a-z']+\b.*"  # not the level of a log line
-    r"|\b(?i:the|an?|about|like|says?|fix(?:ed|es)?|solved?|avoid|handle|echo|no|not|without"
-    r"|match(?:es|ing)?|contain(?:s|ing)?|expect(?:ed|ing)?):?|^\s*[-*•])"
-    r" (?:[\w.]{1,60}(?:Error|Exception): )?$|^\s*[-*] ['\"]$"
-    r"|(?i:expected|pattern|regex)[^:]{0,20}: ['\"]$"
-)
-# Comments, headings, tables, and titles.
-_WRITING = re.compile(r"\s*(?:(?:>>>? ?)?#{1,6} |//|\| .{0,200}\|\s*\S|(?:Title|Subject): )")
-_QUOTING = re.compile(
-    r"(?:[:,\[{]\s*|(?<![=!<> ])=|(?<!raise )(?<![\w.])[\w.]{1,60}(?:Error|Exception)\()$"
-)
 _NCCL_CAUSE = re.compile(r"(?:CUDA|[Cc]uda) failure ")
 _NCCL_TIMEOUT = re.compile(r"Watchdog caught collective operation timeout")
-_BEFORE = 200
 _SHUTTING_DOWN = 4
 
 
@@ -153,7 +135,7 @@ def read_message(text: str) -> ErrorText | None:
 
 def read_log_line(line: str) -> ErrorText | None:
     """Return the first CUDA error that a line of a log tells of, or None."""
-    if _WRITING.match(line):
+    if statement.is_writing(line):
         return None
     error = _search(line)
     if error and error.code == _SHUTTING_DOWN and "Watchdog caught" in line:
@@ -163,7 +145,7 @@ def read_log_line(line: str) -> ErrorText | None:
 
 def ends_without_words(line: str) -> ErrorText | None:
     """Return an error of which the line shows only that it was one of CUDA; or None."""
-    match = _WITHOUT_WORDS.search(line)
+    match = None if statement.is_writing(line) else _WITHOUT_WORDS.search(line)
     return _error("cuda_error", match) if match else None
 
 
@@ -173,8 +155,7 @@ def _search(text: str) -> ErrorText | None:
         match = pattern.search(text) if any(needle in text for needle in needles) else None
         if match is None:
             continue
-        in_front = text[max(0, match.start() - _BEFORE) : match.start()]
-        if pattern not in _UNMISTAKABLE and _SENTENCE.search(in_front):
+        if statement.is_quoted(text, match.start(), unmistakable=pattern in _UNMISTAKABLE):
             continue
         error = make(match)
         if error is not None:
@@ -198,7 +179,11 @@ def _runtime(match: re.Match[str]) -> ErrorText | None:
     named = codes.by_text(text)
     if named is not None:
         code, length = named
-        return _coded(code, match, platform) if _ends(match, match.start("text") + length) else None
+        return (
+            _coded(code, match, platform)
+            if statement.ends(match, match.start("text") + length)
+            else None
+        )
     by_name = _DRIVER.search(text)  # "Could not synchronize CUDA stream: CUDA_ERROR_ASSERT: ..."
     if by_name:
         return _driver(by_name)
@@ -223,7 +208,7 @@ def _named(match: re.Match[str]) -> ErrorText | None:
         return _error("no_kernel_image", match, code=209, sticky=False, platform="hip")
     if code is None or not match["text"].startswith(code.text):
         return None
-    if not _ends(match, match.start("text") + len(code.text)):
+    if not statement.ends(match, match.start("text") + len(code.text)):
         return None
     return _coded(code, match, "hip" if match["name"].startswith("hip") else "cuda")
 
@@ -232,7 +217,9 @@ def _driver(match: re.Match[str]) -> ErrorText | None:
     code = codes.by_name(match["name"])
     if code is None:
         return None
-    if not match["rest"].lstrip().startswith(":") and not _ends(match, match.start("rest")):
+    if not match["rest"].lstrip().startswith(":") and not statement.ends(
+        match, match.start("rest")
+    ):
         return None
     return _coded(code, match, "cuda")
 
@@ -258,7 +245,7 @@ def _bare_assert(match: re.Match[str]) -> ErrorText | None:
     in_front = match.string[: match.start()].rstrip()
     if in_front.endswith(("CUDA error:", "HIP error:")):
         return None  # read as a whole, and refused
-    if not _ends(match, match.end()) or (in_front and in_front[-1] not in ":]|│"):
+    if not statement.ends(match, match.end()) or (in_front and in_front[-1] not in ":]|│"):
         return None
     named = codes.by_text(match[0])
     return _coded(named[0], match, "cuda") if named else None
@@ -332,17 +319,6 @@ _READERS = (
 _UNMISTAKABLE = frozenset(
     {_NAMED, _DRIVER, _NUMBA, _CHECK, _HELPER, _STATUS, _SYCL, _ROCR, _STARTING}
 )
-
-
-def _ends(match: re.Match[str], end: int) -> bool:
-    """Whether the words that end at ``end`` are the whole statement, and nobody quotes them."""
-    line, start = match.string, match.start()
-    rest = line[end : end + 300]
-    if not _END_OF_STATEMENT.match(rest):
-        return False
-    quote = rest[:1]
-    opening = line.rfind(quote, 0, start) if quote and quote in "'\"`" else -1
-    return opening < 0 or _QUOTING.search(line[max(0, opening - 80) : opening]) is not None
 
 
 def _platform(name: str | None) -> Platform:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cudassert_ipy.decode import codes
 from cudassert_ipy.decode.advice import advice
 from cudassert_ipy.decode.assertions import AssertionParser
 from cudassert_ipy.decode.error_text import ErrorText, cut, read_message, shown_cause
+from cudassert_ipy.decode.exceptions import (
+    chain,
+    class_name,
+    class_names,
+    error_code,
+    own_text,
+    strings,
+)
 from cudassert_ipy.decode.host_report import HOST_REPORT
 from cudassert_ipy.decode.lines import LineSplitter
 from cudassert_ipy.decode.scanner import ErrorScanner
@@ -18,7 +26,6 @@ if TYPE_CHECKING:
     from cudassert_ipy.decode.situation import Situation
     from cudassert_ipy.model import Assertion, Context, Platform
 
-_MAX_EXCEPTIONS = 50
 _MAX_TEXT = 200_000
 _MAX_SUSPECT_TEXT = 8_000
 _MAX_OTHER = 100
@@ -147,18 +154,19 @@ def decode_exception(exc: BaseException, captured: bytes = b"") -> Failure:
 
     ``captured`` is what the process wrote to stderr meanwhile. The first CUDA error decides, sticky
     ones before others. With assertions in ``captured`` but no CUDA error among the exceptions, the
-    context is ``unknown``: they may be another process's, and only a probe can tell.
+    context is ``unknown``: they may be another process's, and only a probe can tell. Raises
+    ``TypeError`` if ``exc`` is no exception, and nothing else whatever its class does.
     """
     parser = AssertionParser()
     parser.feed(captured)
     scanner = ErrorScanner()
     errors = []
-    for node in _exceptions(exc):
+    for node in chain(exc):
         error = _error_of(node, scanner)
         if error is not None:
             errors.append(error)
             # Builds of torch that track device-side assertions report them in the error's text.
-            report = "\n".join(text for text in _strings(node) if HOST_REPORT in text)
+            report = "\n".join(text for text in strings(node, _MAX_TEXT) if HOST_REPORT in text)
             parser.feed(f"\n{report}\n".encode("utf-8", "replace"))
     error = next((item for item in errors if item.sticky), None) or (errors[0] if errors else None)
     from_stderr = parser.close(error)
@@ -180,11 +188,12 @@ def is_suspect(exc: BaseException) -> bool:
     """Return whether ``exc`` could come from CUDA: a test cheap enough for every exception.
 
     Looks at class names and at the arguments that are plain strings; runs no code of the user's.
+    Raises ``TypeError`` if ``exc`` is no exception.
     """
-    for node in _exceptions(exc):
-        if not _CLASSES.isdisjoint([cls.__name__ for cls in type(node).__mro__]):
+    for node in chain(exc):
+        if not _CLASSES.isdisjoint(class_names(node)):
             return True
-        for text in _strings(node, _MAX_SUSPECT_TEXT):
+        for text in strings(node, _MAX_SUSPECT_TEXT):
             if any(word in text for word in _WORDS):
                 return True
     return False
@@ -235,51 +244,10 @@ def _context(error: ErrorText, *, child: bool) -> Context:
     return "dead" if error.sticky else "unknown"
 
 
-def _exceptions(exc: BaseException) -> list[BaseException]:
-    """Return ``exc`` and all that it came from, the earliest first; bounded, cycles are cut.
-
-    The attributes are read past the class, which may have overridden them with user code.
-    """
-    order: list[BaseException] = []
-    seen: set[int] = set()
-    todo: list[BaseException] = [exc]
-    while todo and len(order) < _MAX_EXCEPTIONS:
-        node = todo.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        order.append(node)
-        related = [
-            _CONTEXT.__get__(node),
-            _CAUSE.__get__(node),
-        ]
-        if isinstance(node, BaseExceptionGroup):
-            related += reversed(_MEMBERS.__get__(node))
-        todo += [item for item in related if isinstance(item, BaseException)]
-    order.reverse()
-    return order
-
-
-_CONTEXT: Any = BaseException.__dict__["__context__"]
-_CAUSE: Any = BaseException.__dict__["__cause__"]
-_ARGS: Any = BaseException.__dict__["args"]
-_MEMBERS: Any = BaseExceptionGroup.__dict__["exceptions"]
-
-
-def _strings(exc: BaseException, limit: int = _MAX_TEXT) -> list[str]:
-    """Return the exception's arguments that are plain strings, long ones cut in the middle."""
-    texts = []
-    for item in _ARGS.__get__(exc)[:10]:
-        if type(item) is str:
-            half = limit // 2
-            texts.append(item if len(item) <= limit else f"{item[:half]}\n{item[-half:]}")
-    return texts
-
-
 def _error_of(exc: BaseException, scanner: ErrorScanner) -> ErrorText | None:
     """Return the CUDA error that this one exception is; tell ``scanner`` what its text shows."""
-    names = {cls.__name__ for cls in type(exc).__mro__}
-    text = "\n".join(_strings(exc)) or _own_text(exc)
+    names = class_names(exc)
+    text = "\n".join(strings(exc, _MAX_TEXT)) or own_text(exc, _MAX_TEXT)
     carried = _scan(text)
     scanner.note(carried)
     of_child = not _FROM_CHILDREN.isdisjoint(names)
@@ -287,14 +255,14 @@ def _error_of(exc: BaseException, scanner: ErrorScanner) -> ErrorText | None:
         # Its message is the traceback of another process or thread, not a person's sentence.
         error = carried.error
         return error._replace(child=True) if error and of_child else error
-    if isinstance(exc, AssertionError):
+    if issubclass(type(exc), AssertionError):
         return None  # Python's own, whatever it says
     error = read_message(text.strip().split("\n", 1)[0])
     cause = carried.error
     if error and error.kind == "library_error" and cause:
         # NCCL names CUDA's own error in its last line.
         error = cause if cause.sticky or shown_cause(error, cause) else error
-    code = _error_code(exc, names)
+    code = error_code(exc) if "AcceleratorError" in names else None
     if code is not None and (error is None or error.platform != "xpu"):
         return _from_code(code, error, text)
     if error is None and "OutOfMemoryError" in names and "memory" in text:
@@ -304,15 +272,7 @@ def _error_of(exc: BaseException, scanner: ErrorScanner) -> ErrorText | None:
 
 def _child_ended(exc: BaseException) -> bool:
     """Whether a child process was killed: its words, if any, are on stderr only."""
-    return any(type(node).__name__ in _CHILD_ENDED for node in _exceptions(exc))
-
-
-def _error_code(exc: BaseException, names: set[str]) -> int | None:
-    """Return ``torch.AcceleratorError.error_code`` (torch 2.8+); user-built ones have none."""
-    if "AcceleratorError" not in names:
-        return None
-    code = object.__getattribute__(exc, "__dict__").get("error_code")
-    return code if type(code) is int else None
+    return any(class_name(node) in _CHILD_ENDED for node in chain(exc))
 
 
 def _from_code(number: int, error: ErrorText | None, text: str) -> ErrorText:
@@ -332,16 +292,6 @@ def _scan(text: str) -> ErrorScanner:
     return scanner
 
 
-def _own_text(exc: BaseException) -> str:
-    """Return ``str(exc)`` for classes that keep their text elsewhere than in ``args``."""
-    try:
-        text = str(exc)
-    # The user's __str__ may do anything; then the class name is all there is.
-    except (Exception, SystemExit):
-        return ""
-    return text[:_MAX_TEXT] if type(text) is str else ""
-
-
 def _first_line(exc: BaseException) -> str:
-    text = "\n".join(_strings(exc)).strip().split("\n", 1)[0]
-    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
+    text = "\n".join(strings(exc, _MAX_TEXT)).strip().split("\n", 1)[0]
+    return f"{class_name(exc)}: {text}" if text else class_name(exc)

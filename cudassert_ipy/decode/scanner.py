@@ -17,8 +17,8 @@ from cudassert_ipy.decode.situation import Situation, joined, note_line, note_pl
 
 # Launchers put a prefix in front of the lines of each process.
 _PREFIX = re.compile(
-    r"(?:(?:[\w.-]{1,60}: )?\[(?:rank|default) ?\d+\]:? ?|rank ?\d+:? ?|\[\d+(?:,\d+)?\]<std\w+>: ?"
-    r"|\d+: |\([\w=., -]{1,80}\) )"
+    r"(?:(?:[\w.-]{1,60}: )?\[(?:rank|default) ?\d{1,9}\]:? ?|rank ?\d{1,9}:? ?"
+    r"|\[\d{1,9}(?:,\d{1,9})?\]<std\w+>: ?|\d{1,9}: |\([\w=., -]{1,80}\) )"
 )
 _EXCEPTION = re.compile(
     r"(?P<name>(?:[A-Za-z_]\w*\.){0,20}[A-Za-z_]\w*"
@@ -27,21 +27,21 @@ _EXCEPTION = re.compile(
 # An ExceptionGroup's traceback is in a box; pytest puts a letter in front.
 _LEAD = re.compile(r"[\s|+]*(?:E\s{2,})?")
 _TRACEBACK = "Traceback (most recent call last)"
-_TRACEBACK_FILE = re.compile(r'File ".*", line \d+')
+_TRACEBACK_FILE = re.compile(r'File ".*", line \d{1,9}')
 _CHAINED = re.compile(r"During handling of the above exception|The above exception was the direct")
 # IPython's tracebacks number the lines of the source.
-_NUMBERED_SOURCE = re.compile(r"-+> ?\d+ |(?P<only_inside>\d+ )")
+_NUMBERED_SOURCE = re.compile(r"-+> ?\d{1,9} |(?P<only_inside>\d{1,9} )")
 _CHILD = re.compile(
     r"ProcessRaisedException|Remote(?:Error|Traceback)|RayTaskError"
-    r"|in DataLoader worker process|-- Process \d+ terminated with the following error"
-    r"|^\[\d+:(?:apply|execute)\]:?\s*$"  # ipyparallel's engines
-    r"|^Process \w{0,40}Process-\d+(?::\d+)*:\s*$"  # multiprocessing's own report
+    r"|in DataLoader worker process|-- Process \d{1,9} terminated with the following error"
+    r"|^\[\d{1,9}:(?:apply|execute)\]:?\s*$"  # ipyparallel's engines
+    r"|^Process \w{0,40}Process-\d{1,9}(?::\d{1,9})*:\s*$"  # multiprocessing's own report
     r"|Worker failed with error"  # vLLM
     r"|^\s*traceback : Traceback"  # torchrun's summary; the ranks' own reports come before it
 )
 # Of these, the child's traceback has no header of its own.
 _CHILD_WITHOUT_HEADER = re.compile(r"RemoteError|RayTaskError|Worker failed")
-_BOOTSTRAP = re.compile(r'multiprocessing[/\\]process\.py", line \d+, in _bootstrap')
+_BOOTSTRAP = re.compile(r'multiprocessing[/\\]process\.py", line \d{1,9}, in _bootstrap')
 # A logger's level, or a program that goes on.
 _WARNING = re.compile(r"\bWARN(?:ING)?\b|[Rr]etry|[Ss]kipping")
 # What other processes raise when one has failed.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 _NOT_BLOCKING = re.compile(r"(?:CUDA|HIP) kernel errors might be asynchronously reported")
 _DSA_HINT = "TORCH_USE_CUDA_DSA"
 _DISTRIBUTED = re.compile(
-    r"NCCL|nccl|data_parallel\.py|distributed\.py|torch/distributed|in replica \d+ on device"
+    r"NCCL|nccl|data_parallel\.py|distributed\.py|torch/distributed|in replica \d{1,9} on device"
     r"|torchrun|DataParallel|Process group|DistBackendError"
 )
 _TORCH_VERSION = re.compile(
