@@ -750,6 +750,7 @@ MODEL_LABELS = "0 <= target < {classes}, the number of classes, or target == ign
 
 NO_EXCEPTION = "expected an exception, not {type}; explain(text) reads texts"
 ADVICE_CAUSES = "Typical causes, most frequent first: {causes}."
+ADVICE_CAUSES_AND_REMEDY = f"{ADVICE_CAUSES} For the first: {{remedy}}."
 ADVICE_FIND_ASSERTION = (
     "Look on stderr (in Colab: in the runtime's log) for a line with 'Assertion', which says what"
     " was checked; or run the step on the CPU, where most bad indices, labels and probabilities"

@@ -30,7 +30,10 @@ _MAX_MESSAGE = 200
 _MAX_IN_VERDICT = 100
 _MODULES = re.compile(r"^torch\.(?:nn\.functional\.)?")
 _PYTORCH = re.compile(r"(?:^|/)(?:aten|c10|caffe2|pytorch|torch|THC|THCUNN)/", re.IGNORECASE)
-_COMPILED = re.compile(r"(?:^|/)torchinductor_|\.py$")
+_COMPILED = re.compile(r"(?:^|/)torchinductor_|(?:^|/)c[a-z2-7]{50,60}\.py$")
+_LIBRARY = re.compile(
+    r"CUBLAS|CUDNN|CUSPARSE|CUSOLVER|CUFFT|NCCL|HIPBLAS|ROCBLAS|MIOPEN|RCCL", re.IGNORECASE
+)
 # Triton and compiled Python know no place and print one nevertheless.
 _NOWHERE = re.compile(r"(?:unknown|<.*>)?$")
 
@@ -57,7 +60,8 @@ class LogView:
 def log_view(failure: Failure) -> LogView:
     """Return what to say about ``failure``."""
     if failure.kind == "not_cuda":
-        return LogView(found=False, verdict=_nothing(failure))
+        advice = tuple(clean_line(text, 600) for text in failure.advice)
+        return LogView(found=False, verdict=_nothing(failure), steps=advice)
     checks = _checks(failure.assertions)
     verdict = join([_what(failure, checks), _state(failure)])
     rows = _rows_of_first(checks[0]) if checks else []
@@ -77,6 +81,12 @@ def log_view(failure: Failure) -> LogView:
 
 
 _CAUSES = messages.ADVICE_CAUSES.partition("{")[0]
+_NOT_STARTED = frozenset(
+    {
+        messages.ADVICE_NOT_STARTED,
+        *(text for code, text in messages.ADVICE_BY_CODE.items() if code in (35, 46, 100)),
+    }
+)
 _IN_THE_VERDICT = frozenset({messages.ADVICE_CHILD, messages.ADVICE_ALIVE})
 
 
@@ -86,6 +96,12 @@ def ruled_out(failure: Failure) -> str:
         return messages.LOG_RULED_OUT["known_assertion"]
     texts = messages.LOG_RULED_OUT
     return texts.get(failure.kind) or (texts["alive"] if failure.sticky is False else "")
+
+
+def requirement(failure: Failure) -> str:
+    """Return what the check that decides demands; empty if there is none."""
+    checks = _checks(failure.assertions)
+    return checks[0].assertion.requirement if checks else ""
 
 
 def printed_lines(failure: Failure) -> list[str]:
@@ -118,6 +134,10 @@ def _what(failure: Failure, checks: Sequence[Check]) -> Phrase:
         if _is_in_verdict(failure):
             message = _message(failure, _MAX_IN_VERDICT)
             return phrase(messages.LOG_CUDA_ERROR, message=message)
+        library = _LIBRARY.search(failure.message)
+        if failure.kind == "library_error" and library:
+            name = messages.LIBRARIES[library[0].upper()]
+            return phrase(messages.LOG_LIBRARY, library=name)
         return phrase(messages.LOG_VERDICTS[failure.kind])
     if not checks:
         return phrase(messages.LOG_ASSERT_NOT_SEEN)
@@ -134,9 +154,13 @@ def _what(failure: Failure, checks: Sequence[Check]) -> Phrase:
 def _state(failure: Failure) -> Phrase:
     device = "CUDA" if failure.platform == "cuda" else "GPU"
     if failure.process == "child":
-        return phrase(
-            messages.LOG_CHILD_DEAD if failure.sticky else messages.LOG_CHILD, device=device
-        )
+        if not failure.sticky:
+            return phrase(messages.LOG_CHILD)
+        needed = messages.ADVICE_ENGINE in failure.advice
+        template = messages.LOG_ENGINE_DEAD if needed else messages.LOG_CHILD_DEAD
+        return phrase(template, device=device)
+    if not _NOT_STARTED.isdisjoint(failure.advice):
+        return phrase(messages.LOG_NOT_STARTED, device=device)
     return phrase(messages.LOG_STATES[failure.context], device=device)
 
 
@@ -243,4 +267,7 @@ def _is_in_verdict(failure: Failure) -> bool:
 
 
 def _message(failure: Failure, limit: int) -> str:
-    return clean_line(failure.message.strip().partition("\n")[0], limit)
+    text = clean_line(failure.message.strip().partition("\n")[0], 4 * limit)
+    if len(text) <= limit:
+        return text
+    return text[: limit - 1].rpartition(" ")[0].rstrip(" ,.;:") + " …"

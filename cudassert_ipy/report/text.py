@@ -56,13 +56,12 @@ def render_failure(failure: Failure, *, width: int = 88) -> str:
     """
     said = log_view(failure)
     verdict = as_text(said.verdict, "`")
-    if not said.found:
-        return verdict
     console = _console(width)
     _print_rows(console, _labeled(said.rows, console.width))
     _print_rows(console, [(messages.LABELS["next"], step) for step in said.steps], bullet="-")
     # The first line stays whole, for `head -1`.
-    return f"{SIGNS['bad']} {verdict}\n\n{_finish(console)}".rstrip()
+    sign = f"{SIGNS['bad']} " if said.found else ""
+    return f"{sign}{verdict}\n\n{_finish(console)}".rstrip()
 
 
 def _console(width: int) -> Console:

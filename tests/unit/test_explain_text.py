@@ -35,7 +35,7 @@ def test_first_line_is_the_verdict():
     first = explained(f"{NLL.format('', 4)}\nRuntimeError: {ASSERT}").partition("\n")[0]
 
     assert first == (
-        "\N{BALLOT X} Device-side assert in `cross_entropy` or `nll_loss`: its check of the target "
+        "\N{BALLOT X} Device-side assert in `cross_entropy` or `nll_loss`: the check of the target "
         "failed. That process's CUDA context is dead."
     )
 
