@@ -111,7 +111,7 @@ class SetupRun:
             shell.execution_count = execution_count
         # The parent knows its cells by the number in this name (`Session.cell_of`).
         name = f"<ipython-input-{shell.execution_count}-rerun>"
-        # IPython 7.34 asks for `code_name`, from 8 on for `get_code_name` (seen to 9.18).
+        # `get_code_name`: seen in IPython 7.34 to 9.18; where it is not asked, lines keep no cell.
         shell.compile.get_code_name = lambda *_args, **_options: name
         result = shell.run_cell(source, store_history=True)
         result.raise_error()
