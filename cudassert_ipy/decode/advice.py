@@ -150,14 +150,16 @@ def _of_the_assertion(failure: Failure) -> list[str]:
     """Name causes only where the catalogue knows that the user's values can be one."""
     if not failure.assertions:
         return [messages.ADVICE_FIND_ASSERTION]
-    known = next((item for item in failure.assertions if item.known), None)
-    row = catalog().find(known.expression, known.file, known.function) if known else None
+    first = failure.assertions[0]  # what follows may be its consequence
+    row = catalog().find(first.expression, first.file, first.function)
     if row is None:
         return [_of_an_unknown(failure.assertions[0])]
     if row.nature == "internal":
         return [messages.ADVICE_INTERNAL]
     causes = "; ".join(row.causes[:_MAX_CAUSES])
-    typical = [messages.ADVICE_CAUSES.format(causes=causes)] if causes else []
+    remedy = row.remedies[0].partition("; ")[0] if row.remedies else ""  # the shortest that helps
+    template = messages.ADVICE_CAUSES_AND_REMEDY if remedy else messages.ADVICE_CAUSES
+    typical = [template.format(causes=causes, remedy=remedy)] if causes else []
     return [messages.ADVICE_OWN, *typical] if row.nature == "own" else typical
 
 

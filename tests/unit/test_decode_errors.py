@@ -367,6 +367,19 @@ def test_known_assertion_names_its_causes_first():
     assert given[1:] == (messages.ADVICE_RESTART, IN_A_SHELL)
 
 
+@pytest.mark.parametrize("row", catalog().rows, ids=lambda row: row.key)
+def test_first_cause_comes_with_what_to_do_about_it(row):
+    """The remedy of the most frequent cause, and of no other, ends the sentence on causes."""
+    line = row.render((0, 0, 0), (7, 0, 0)) + "\n"
+
+    given = [text for text in decode_text(line).advice if "Typical causes" in text]
+
+    for text in given:
+        assert text.endswith(f" For the first: {row.remedies[0].partition('; ')[0]}.")
+        assert len(text) <= 600
+    assert given or row.nature == "internal"
+
+
 def test_unknown_assertion_accuses_no_data():
     """Nothing is said of the causes of a check that nobody knows."""
     given = advice(failure_of("device_assert", 710, expression="a < b", known=False))
