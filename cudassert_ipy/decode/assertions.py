@@ -21,6 +21,7 @@ from cudassert_ipy.decode.lines import LineSplitter
 from cudassert_ipy.decode.place import is_name, place, rank_in
 from cudassert_ipy.decode.repeats import Repeats
 from cudassert_ipy.decode.salvage import find_inside
+from cudassert_ipy.decode.statement import is_source
 from cudassert_ipy.decode.unescape import unescaped
 from cudassert_ipy.decode.wrapped import Wrapped
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from cudassert_ipy.model import Assertion, Platform
 
 _MAX_PLACE = 8000
+_MAX_IN_FRONT = 600
 _MAX_EXPRESSION = 4000
 
 _INDEX = r"\[ ?(\d{1,10}), ?(\d{1,10}), ?(\d{1,10}) ?\]"
@@ -209,6 +211,8 @@ class AssertionParser:
                 return None
             if (row is None or not file) and not self._handled:
                 groups = self._unproven
+        if file and is_source(head[-_MAX_IN_FRONT:].partition(file)[0]):
+            groups = self._unproven
         numbers = [int(number) for number in anchor.groups()[1:7] if number is not None]
         platform: Platform = "cuda"
         if anchor["hip"]:

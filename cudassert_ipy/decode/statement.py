@@ -45,6 +45,29 @@ _QUOTING = re.compile(
     r"(?:[:,\[{]\s*|(?<![=!<> ])=|(?<!raise )(?<![\w.])[\w.]{1,60}(?:Error|Exception)\()$"
 )
 
+# Source code that holds the words as a string; a repr in a log holds them too, but not so.
+_STRING = re.compile(
+    r"(?:^\s*[A-Za-z_]\w{0,60} = |\bassert |\b(?:print|printf|puts|write|echo|search|match)\("
+    r"|match=|(?i:expected): )[bfru]{0,2}[\"']$"
+)
+# Much is put in front of a line of CUDA; these words are not.
+_TOLD = re.compile(r"\b(?:[Ii]f you (?:see|get)|I (?:get|got|see)|matches for):? $")
+
+
+def is_source(in_front: str) -> bool:
+    """Whether ``in_front`` of a printed line shows that it is a string, a comment or a quotation.
+
+    List marks and ``>`` alone are how people paste logs.
+    """
+    return any(
+        (
+            is_writing(in_front),
+            _STRING.search(in_front),
+            _ABOUT.search(in_front),
+            _TOLD.search(in_front),
+        )
+    )
+
 
 def is_writing(line: str) -> bool:
     """Whether the whole line is a comment, a heading, or a row of a table."""

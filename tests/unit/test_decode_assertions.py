@@ -198,6 +198,57 @@ def test_compiler_messages_do_not_lend_an_assertion_their_file():
     ]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# {0}",
+        "// {0}",
+        "x = 1  # {0}",
+        'print("{0}")',
+        'printf("{0}\\n");',
+        'LINE = "{0}"',
+        "    assert '{0}' in text",
+        'pytest.raises(RuntimeError, match="{0}")',
+        "expected: '{0}'",
+        "XFAIL test_a.py::test_b - {0}",
+        "[SKIP] {0}",
+        "0 matches for {0}",
+        "Known issue: {0}",
+        "README.md:12:{0}",
+        "> user wrote: I get {0}",
+        "If you see {0}",
+    ],
+)
+def test_a_line_in_source_or_in_somebodys_words_is_no_failure(text):
+    """Tests, documents and questions quote assertions that did not happen there."""
+    assert parse(text.format(LINE.decode().strip()).encode()) == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{0}",
+        "* {0}",
+        "- {0}",
+        "> {0}",
+        "| {0} |",
+        '{{"line": "{0}"}}',
+        "['{0}', 'next']",
+        "CompletedProcess(args=[], stderr='{0}')",
+        'RuntimeError("{0}")',
+        "b'{0}\\n'",
+        "E   {0}",
+        "INFO:root:{0}",
+        "tests/test_a.py::test_b {0}",
+    ],
+)
+def test_a_pasted_or_logged_line_is_a_failure(text):
+    """List marks, quotation marks of a repr and loggers do not make it somebody's words."""
+    (assertion,) = parse(text.format(LINE.decode().strip()).encode())
+
+    assert assertion.known
+
+
 def test_invalid_utf8_beside_an_assertion_survives():
     """Bytes that are no UTF-8 do not hide the assertion behind them."""
     (assertion,) = parse(b"\xff\xfe caf\xe9 " + LINE)
