@@ -1,17 +1,19 @@
 """A file that somebody hands in: what it is (log, notebook, web page, packed), and its failure.
 
-Text of any size is read in chunks and never held; a notebook has to be held, up to a limit.
+Text of any size is read in chunks and never held; a notebook has to be held, up to a limit. One
+beyond it is read as the text that it is.
 """
 
 from __future__ import annotations
 
 import codecs
 import itertools
-import zlib
+import select
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from cudassert_ipy import messages
 from cudassert_ipy.decode.failure import TextDecoder
+from cudassert_ipy.decode.gzip_file import GZIP, UnusableInput, unpacked
 from cudassert_ipy.decode.html_file import is_html, page_text
 from cudassert_ipy.decode.notebook_file import cell_outputs, is_notebook
 
@@ -21,16 +23,15 @@ if TYPE_CHECKING:
     from cudassert_ipy.decode.versions import VersionScanner
     from cudassert_ipy.model import Failure
 
-MAX_NOTEBOOK = 200 * 1024 * 1024
-MAX_UNPACKED = 1024**3
-"""Of gzip data: a bomb of 1 MB would unpack to this, and one inside another to any size."""
+MAX_NOTEBOOK = 64 * 1024 * 1024
+MAX_VALUES = 2_000_000
+"""In a notebook: each takes up to 250 bytes of memory, however few it takes in the file."""
 
 _CHUNK = 1 << 20
 _SAMPLE = 64 * 1024
 # Controls that text may hold: \a \b \t \n \v \f \r and escape.
 _NOT_TEXT = bytes(set(range(32)) - {7, 8, 9, 10, 11, 12, 13, 27})
 _MAX_CONTROL_SHARE = 0.05
-_GZIP = b"\x1f\x8b\x08"
 _PACKED = {
     b"PK\x03\x04": "zip",
     b"BZh": "bzip2",
@@ -46,17 +47,13 @@ _ENCODINGS = {  # PowerShell's `>` writes UTF-16; the longer marks first
 }
 
 
-class UnusableInput(Exception):  # noqa: N818  (a reason, not a defect)
-    """The input cannot be read as text; the message says why."""
-
-
 class Document(NamedTuple):
     """What a file tells."""
 
     failure: Failure
     place: str
     """The cell of a notebook that the failure was first seen in; empty where there is none."""
-    note: str
+    notes: tuple[str, ...]
     """What the reader has to know about the file itself, e.g. that it ends too early."""
 
 
@@ -70,8 +67,8 @@ def read_document(
     notes: list[str] = []
     chunks = _chunks(stream)
     first = next(chunks, b"")
-    if first.startswith(_GZIP):
-        chunks = _unpacked(itertools.chain([first], chunks), notes)
+    if first.startswith(GZIP):
+        chunks = unpacked(itertools.chain([first], chunks), notes)
         first = next(chunks, b"")
         name = name.removesuffix(".gz")
     encoding = next((_ENCODINGS[mark] for mark in _ENCODINGS if first.startswith(mark)), None)
@@ -83,7 +80,7 @@ def read_document(
     _check_is_text(first)
     chunks = itertools.chain([first], chunks)
     if first and (is_notebook(first) or name.lower().endswith(".ipynb")):
-        failure, place = _read_notebook(chunks, name, versions)
+        failure, place = _read_notebook(chunks, name, versions, notes)
     elif is_html(first, name):
         sections = ((_cell(item.cell), item.text) for item in page_text(chunks))
         failure, place = _read_sections(sections, versions)
@@ -91,12 +88,19 @@ def read_document(
         failure, place = _read_text(chunks, versions), ""
     if versions:
         versions.feed(b"\n")
-    return Document(failure, place, " ".join(notes))
+    return Document(failure, place, tuple(notes))
 
 
 def _chunks(stream: BinaryIO) -> Iterator[bytes]:
-    while data := stream.read(_CHUNK):
-        yield data
+    while (data := _next_chunk(stream)) != b"":
+        if data is None:  # a pipe that does not block, and is empty just now
+            select.select([stream], [], [])
+        else:
+            yield data
+
+
+def _next_chunk(stream: BinaryIO) -> bytes | None:
+    return stream.read(_CHUNK)
 
 
 def _check_is_text(first: bytes) -> None:
@@ -107,31 +111,6 @@ def _check_is_text(first: bytes) -> None:
     controls = len(sample) - len(sample.translate(None, _NOT_TEXT))
     if controls > len(sample) * _MAX_CONTROL_SHARE:
         raise UnusableInput(messages.CLI_BINARY)
-
-
-def _unpacked(packed: Iterable[bytes], notes: list[str]) -> Iterator[bytes]:
-    """Yield what gzip has packed: all members, and of a file that is cut off what there is."""
-    unpacker = zlib.decompressobj(wbits=31)
-    total = 0
-    for piece in packed:
-        data = piece
-        while data:
-            try:
-                found = unpacker.decompress(data, _CHUNK)
-            except zlib.error as error:
-                raise UnusableInput(messages.CLI_DAMAGED.format(error=error)) from error
-            total += len(found)
-            if total > MAX_UNPACKED:
-                raise UnusableInput(messages.CLI_TOO_LARGE_UNPACKED)
-            if found:
-                yield found
-            data = unpacker.unconsumed_tail
-            if unpacker.eof:
-                data = unpacker.unused_data.lstrip(b"\0")  # tapes pad with zeros
-                if data:
-                    unpacker = zlib.decompressobj(wbits=31)
-    if not unpacker.eof:
-        notes.append(messages.CLI_CUT_OFF)
 
 
 def _recoded(chunks: Iterable[bytes], encoding: str) -> Iterator[bytes]:
@@ -153,22 +132,25 @@ def _read_text(chunks: Iterable[bytes], versions: VersionScanner | None) -> Fail
 
 
 def _read_notebook(
-    chunks: Iterator[bytes], name: str, versions: VersionScanner | None
+    chunks: Iterator[bytes], name: str, versions: VersionScanner | None, notes: list[str]
 ) -> tuple[Failure, str]:
     data = bytearray()
     for chunk in chunks:
         data += chunk
         if len(data) > MAX_NOTEBOOK:
             break
-    try:
-        if len(data) > MAX_NOTEBOOK:
-            raise ValueError(messages.CLI_TOO_LARGE_NOTEBOOK)
-        cells = cell_outputs(bytes(data))
-    except ValueError as error:
-        if name.lower().endswith(".ipynb"):
-            raise UnusableInput(str(error)) from error
-        # Some other JSON, which is a text like any other.
-        return _read_text(itertools.chain([bytes(data)], chunks), versions), ""
+    cells = None
+    if len(data) > MAX_NOTEBOOK or sum(data.count(mark) for mark in b"{[,") > MAX_VALUES:
+        notes.append(messages.CLI_TOO_LARGE_NOTEBOOK)
+    else:
+        try:
+            cells = cell_outputs(data)
+        except ValueError as error:
+            if name.lower().endswith(".ipynb"):
+                raise UnusableInput(str(error)) from error
+    if cells is None:
+        # Or some other JSON, which is a text like any other.
+        return _read_text(itertools.chain(_cut(data), chunks), versions), ""
     sections = (
         (
             messages.UNNUMBERED_CELL.format(position=cell.position)
@@ -179,6 +161,11 @@ def _read_notebook(
         for cell in cells
     )
     return _read_sections(sections, versions, notebook=True)
+
+
+def _cut(data: bytearray) -> Iterator[bytes]:
+    for start in range(0, len(data), _CHUNK):
+        yield bytes(data[start : start + _CHUNK])
 
 
 def _cell(number: int | None) -> str:

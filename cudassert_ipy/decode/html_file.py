@@ -25,7 +25,12 @@ _START = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _ANY_END_TAG = re.compile(rb"</(?:html|body|div|pre|p|span|table|code)>", re.IGNORECASE)
-_STOP_IN_TAG = re.compile(r"[>=]")
+# An apostrophe inside an unquoted value opens nothing; the quote may be in the next chunk.
+_STOP_IN_TAG = re.compile(r"""(>)|=\s*(?:["']|\Z)""")
+# Pages of nothing but "<" or "<div>" are read in time, too: what is no tag is text, and a tag
+# without attributes is read at once.
+_MAY_OPEN = re.compile(r"<(?:[a-zA-Z/!?]|\Z)")
+_BARE_TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9-]{0,30})>")
 _NOT_BLANK = re.compile(r"\S")
 _NAME = re.compile(r"(/?)([a-zA-Z][^\s/>]{0,40})")
 _CLASS = re.compile(r"""\sclass\s*=\s*(?:"([^"]*)|'([^']*)|([^\s"'>]+))""", re.IGNORECASE)
@@ -144,17 +149,23 @@ class _Reader:
     # --- states ----------------------------------------------------------------------------------
 
     def _in_text(self) -> bool:
-        stop = self._buffer.find("<", self._at)
-        found = stop >= 0
-        if not found:
-            stop = len(self._buffer)
+        opens = _MAY_OPEN.search(self._buffer, self._at)
+        stop = opens.start() if opens else len(self._buffer)
+        if not opens:
             # A reference such as &#96; may go on in the next chunk.
             reference = self._buffer.rfind("&", max(stop - _MAX_REFERENCE, self._at))
             if reference >= 0 and self._buffer.find(";", reference) < 0:
                 stop = reference
-        self._say(html.unescape(self._buffer[self._at : stop]))
-        self._at = stop
-        return found and self._open()
+        if stop > self._at:
+            self._say(html.unescape(self._buffer[self._at : stop]))
+            self._at = stop
+        bare = _BARE_TAG.match(self._buffer, stop)
+        if bare:
+            self._tag = bare[0]
+            self._at = bare.end()
+            self._handle_tag(closes=bool(bare[1]), name=bare[2].lower())
+            return True
+        return opens is not None and self._open()
 
     def _open(self) -> bool:
         """Decide what the ``<`` that comes next begins."""
@@ -165,13 +176,10 @@ class _Reader:
             self._skip(2, "-->")  # "<!-->" is a whole comment
         elif head[1] in "!?" or (head[1] == "/" and not head[2].isalpha()):
             self._skip(2 if head[1] == "/" else 1, ">")
-        elif head[1].isalpha() or head[1] == "/":
+        else:
             self._at += 1
             self._tag = ""
             self._state = self._in_tag
-        else:
-            self._say("<")
-            self._at += 1
         return True
 
     def _skip(self, length: int, end: str) -> None:
@@ -191,11 +199,14 @@ class _Reader:
     def _in_tag(self) -> bool:
         stop = _STOP_IN_TAG.search(self._buffer, self._at)
         self._keep(stop.end() if stop else len(self._buffer))
-        if stop and stop[0] == "=":
-            self._state = self._before_value
-        elif stop:
+        if stop and stop[1]:
             self._state = self._in_text
-            self._handle_tag()
+            self._read_tag()
+        elif stop and stop[0][-1] in "\"'":
+            self._end = stop[0][-1]
+            self._state = self._in_quotes
+        elif stop:
+            self._state = self._before_value
         return True
 
     def _before_value(self) -> bool:
@@ -204,7 +215,6 @@ class _Reader:
             self._at = len(self._buffer)
             return False
         self._at = value.start()
-        # An apostrophe inside an unquoted value opens nothing.
         if value[0] in "\"'":
             self._end = value[0]
             self._keep(value.end())
@@ -238,11 +248,12 @@ class _Reader:
 
     # --- tags ------------------------------------------------------------------------------------
 
-    def _handle_tag(self) -> None:
+    def _read_tag(self) -> None:
         match = _NAME.match(self._tag)
-        if match is None:
-            return
-        closes, name = bool(match[1]), match[2].lower().removesuffix(">")
+        if match:
+            self._handle_tag(closes=bool(match[1]), name=match[2].lower().removesuffix(">"))
+
+    def _handle_tag(self, *, closes: bool, name: str) -> None:
         if name in _BREAKS and not (closes and name == "br"):
             self._say("\n")
         elif name in _SPACES and not closes:

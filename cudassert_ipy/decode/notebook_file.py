@@ -21,6 +21,7 @@ _BARE_REPR = re.compile(r"<[\w.]+ object(?: at 0x[0-9a-fA-F]+)?>\s*")
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 _WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 _MAX_COUNT = 10**9
+_MAX_DIGITS = 20
 
 
 class CellOutputs(NamedTuple):
@@ -37,14 +38,14 @@ def is_notebook(data: bytes) -> bool:
     return _FIRST_KEY.match(data) is not None
 
 
-def cell_outputs(data: bytes) -> list[CellOutputs]:
+def cell_outputs(data: bytes | bytearray) -> list[CellOutputs]:
     """Return streams, tracebacks and results of each cell that has any, in order.
 
     What this tool showed there is left out: it repeats what CUDA printed. Raises ``ValueError`` if
-    ``data`` is not a notebook. Odd entries are skipped.
+    ``data`` is not a notebook. Odd entries are skipped, bytes that are no UTF-8 replaced.
     """
     try:
-        notebook = json.loads(data)
+        notebook = json.loads(data.decode("utf-8-sig", "replace"), parse_int=_whole_number)
     except (ValueError, RecursionError) as error:
         msg = f"not a notebook: {error}"
         raise ValueError(msg) from error
@@ -63,6 +64,11 @@ def cell_outputs(data: bytes) -> list[CellOutputs]:
             text = "\n".join(parts).encode("utf-8", "replace")
             found.append(CellOutputs(position, count if numbered else None, text))
     return found
+
+
+def _whole_number(digits: str) -> int | None:
+    """Return the number, which may have more digits than Python converts."""
+    return int(digits) if len(digits) < _MAX_DIGITS else None
 
 
 def _cells(notebook: dict[str, Any]) -> list[Any]:

@@ -181,6 +181,17 @@ def test_hostile_pages_take_time_in_proportion(unit):
     assert time.process_time() - started < 5
 
 
+@pytest.mark.parametrize("unit", ["<", "=", "<a =", "<div>", "<b>x", "<p a='"])
+def test_dense_markup_takes_two_seconds_a_megabyte_at_most(unit):
+    """Pages of nothing but markup: 20 MB of ``<`` took half a minute."""
+    page = (unit * 1_000_000)[:1_000_000]
+    started = time.process_time()
+
+    text(("<html><a " if unit == "=" else "<html>") + page, 1 << 20)
+
+    assert time.process_time() - started < (0.6 if unit in "<=" else 2)
+
+
 def test_deep_nesting_and_a_huge_data_uri():
     """Neither a depth of 300,000 nor an attribute of 5 MB matters."""
     page = (

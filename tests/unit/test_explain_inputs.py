@@ -11,12 +11,15 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+import tracemalloc
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cudassert_ipy.decode import document
+from cudassert_ipy import messages
+from cudassert_ipy.decode import document, gzip_file
 from tests.unit.test_explain_cli import LINE, LOG, STREAM, notebook, run
 
 
@@ -81,11 +84,65 @@ def test_damaged_packed_log_is_unusable():
     assert b"damaged gzip" in result.stderr
 
 
+@pytest.mark.parametrize("rest", [b"garbage", b"x", bytes(70_000) + b"\x1f\x00", b"\n" * 9])
+def test_what_follows_a_packed_log_is_not_read(rest):
+    """As ``gzip -d`` does it: the log is read, the rest is mentioned."""
+    result = run(data=gzip.compress(LOG) + rest)
+
+    assert (result.returncode, result.stderr.count(b"\n")) == (0, 1)
+    assert b"gzip did not pack" in result.stderr
+
+
+def test_notes_about_a_file_are_lines_of_their_own():
+    """A packed file that ends in its header is also empty."""
+    result = run(data=gzip.compress(b"")[:12])
+
+    assert result.returncode == 1
+    assert [line.partition(": ")[2] for line in result.stderr.decode().splitlines()] == [
+        messages.CLI_CUT_OFF,
+        messages.CLI_EMPTY,
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 1000, 1 << 20])
+def test_packed_log_is_read_in_any_chunks(size):
+    """Where a read ends does not matter: members, padding and what is no gzip are told apart."""
+    packed = (
+        gzip.compress(LOG) * 3 + bytes(9) + gzip.compress(b"") + gzip.compress(b"end") + b"\x1fy"
+    )
+    chunks = [packed[at : at + size] for at in range(0, len(packed), size)]
+    notes = []
+
+    assert b"".join(gzip_file.unpacked(chunks, notes)) == LOG * 3 + b"end"
+    assert notes == [messages.CLI_NOT_PACKED_END]
+
+
+def test_padding_takes_no_memory():
+    """zlib would collect it; a tape may be padded with gigabytes."""
+    member = gzip.compress(LOG)
+    tracemalloc.start()
+    try:
+        found = gzip_file.unpacked([member, *([bytes(1 << 20)] * 50), member], [])
+        assert b"".join(found) == LOG * 2
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_many_small_members_take_time_in_proportion():
+    """100,000 files of one byte, packed and joined: zlib copies all that follows each."""
+    packed = gzip.compress(b"x") * 100_000
+    started = time.process_time()
+
+    assert len(b"".join(gzip_file.unpacked([packed], []))) == 100_000
+    assert time.process_time() - started < 5
+
+
 def test_bomb_is_refused(monkeypatch, tmp_path, capsys):
     """What unpacks without end is not read without end."""
     from cudassert_ipy.__main__ import main
 
-    monkeypatch.setattr(document, "MAX_UNPACKED", 200_000)
+    monkeypatch.setattr(gzip_file, "MAX_UNPACKED", 200_000)
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(b"a\n" * 1_000_000))
 
@@ -124,6 +181,45 @@ def test_no_standard_input_is_unusable():
         2,
         "cannot explain standard input: there is no standard input\n",
     )
+
+
+def test_pipe_that_does_not_block_is_waited_for():
+    """Somebody else has set it so; a pause in the middle is not the end."""
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    with subprocess.Popen(
+        [sys.executable, "-m", "cudassert_ipy", "explain", "--json"],
+        stdin=read,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        os.close(read)
+        for part in (b"", b"step 1\n", LOG[:99], LOG[99:]):
+            os.write(write, part)
+            time.sleep(0.3)
+        os.close(write)
+        assert json.loads(process.stdout.read())["kind"] == "device_assert"
+        assert process.stderr.read() == b""
+
+
+def test_file_without_a_name_is_called_so():
+    """An empty shell variable in quotes."""
+    result = run("")
+
+    assert (result.returncode, result.stderr) == (2, b"cannot explain '': the name is empty\n")
+
+
+def test_lack_of_memory_is_not_no_error_found(monkeypatch, capsys):
+    """Status 1 would say that the log holds no CUDA error."""
+    from cudassert_ipy.__main__ import main
+
+    def read_document(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(document, "read_document", read_document)
+
+    assert main(["explain", "/dev/null"]) == 2
+    assert "not enough memory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("wrap", [lambda data: data, gzip.compress, lambda data: b"<html>" + data])
@@ -170,6 +266,6 @@ def test_any_bytes_are_read_or_refused(beginning, data, wrap, name):
     """Whatever the file is, the only refusal is the one that says why."""
     try:
         failure = document.read_document(io.BytesIO(wrap(beginning + data)), name).failure
-    except document.UnusableInput:
+    except gzip_file.UnusableInput:
         return
     assert json.loads(json.dumps(failure.to_dict()))["version"] == 1

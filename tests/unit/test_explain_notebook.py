@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cudassert_ipy.decode import document
 from cudassert_ipy.decode.catalog import catalog
-from cudassert_ipy.decode.document import UnusableInput, read_document
+from cudassert_ipy.decode.document import read_document
 from cudassert_ipy.decode.notebook_file import cell_outputs
 from cudassert_ipy.model import MIME_TYPE, Diagnosis, Failure
 from cudassert_ipy.report.bundle import bundle
@@ -161,14 +161,25 @@ def test_other_json_is_read_as_the_text_it_is():
     assert read(data.encode(), "log.json").failure.kind == "device_assert"
 
 
-def test_too_large_a_notebook_is_refused(monkeypatch):
-    """A notebook has to be held in memory, so there is a limit; other JSON is streamed on."""
-    monkeypatch.setattr(document, "MAX_NOTEBOOK", 100)
+@pytest.mark.parametrize(("limit", "value"), [("MAX_NOTEBOOK", 100), ("MAX_VALUES", 5)])
+def test_too_large_a_notebook_is_read_as_text(monkeypatch, limit, value):
+    """A notebook has to be held in memory, in which ``{}`` takes 64 bytes: both are limited."""
+    monkeypatch.setattr(document, limit, value)
     data = notebook(cell({"output_type": "stream", "text": "x" * 200}), cell(STREAM))
 
-    with pytest.raises(UnusableInput, match="too large"):
-        read(data)
-    assert read(data, "log.json").failure.kind == "device_assert"
+    for name in ("a.ipynb", "-"):
+        found = read(data, name)
+        assert (found.failure.kind, found.place) == ("device_assert", "")
+        assert "too large" in found.notes[0]
+
+
+@pytest.mark.parametrize("odd", [b'"\xff"', b"9" * 5000, b"-" + b"9" * 5000, b"[NaN, 1e999]"])
+def test_damage_elsewhere_in_a_notebook_does_not_matter(odd):
+    """A byte that is no UTF-8 and a number longer than Python converts."""
+    data = notebook(cell(STREAM, count=2)).replace(b'"metadata"', b'"x": ' + odd + b', "metadata"')
+
+    assert odd in data
+    assert read(data).place == "cell [2]"
 
 
 JSON = st.recursive(
