@@ -144,8 +144,14 @@ def decode_text(data: bytes | str) -> Failure:
     return decoder.close()
 
 
-def explain(text: str) -> Failure:
-    """Return what went wrong according to ``text``: a traceback, a log or pasted stderr."""
+def explain(text: str | bytes) -> Failure:
+    """Return what went wrong according to ``text``: a traceback, a log or pasted stderr.
+
+    Raises ``TypeError`` for anything but text; an exception, for one, is no text.
+    """
+    if not isinstance(text, str | bytes | bytearray):
+        msg = f"explain() takes str or bytes, not {type(text).__name__}"
+        raise TypeError(msg)
     return decode_text(text)
 
 

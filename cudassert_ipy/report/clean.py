@@ -19,7 +19,11 @@ _ANSI = re.compile(
 # cannot be encoded; Co: private use; Zl and Zp: line separators that some viewers honor.
 _DROPPED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _MAX_MARKS = 4
-_HOME = re.compile(r"(?<![\w.])(?:/home/|/Users/|[A-Za-z]:[\\/]Users[\\/])[^\\/\s\"'`:]+")
+# Also behind other characters, such as an escaped newline: a name too many is worse than a path
+# that is short without need. Separators may be escaped themselves.
+_HOME = re.compile(
+    r"(?:[\\/]{1,4}(?:home|Users)|[A-Za-z]:[\\/]{1,4}(?i:users))[\\/]{1,4}[^\\/\s\"'`:]+"
+)
 
 
 def clean(text: object, limit: int = TEXT_LIMIT) -> str:

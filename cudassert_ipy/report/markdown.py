@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cudassert_ipy import messages
 from cudassert_ipy.report.clean import clean_line, hide_home
-from cudassert_ipy.report.log import log_view, printed_lines, ruled_out
+from cudassert_ipy.report.log import log_view, printed_lines, requirement, ruled_out
 from cudassert_ipy.report.numbers import count
 from cudassert_ipy.report.private import without_values
 from cudassert_ipy.report.tensors import tensor_lines
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 _BACKTICKS = re.compile(r"`+")
 # Brackets alone do nothing; what would make a link or an image of them is escaped.
 _SPECIAL = re.compile(r"([\\`*_<>~&]|\](?=[(\[:]))")
-# Words that a forge turns into a mention, a reference or a link; only code keeps them from it.
-_LINKED = re.compile(r"@|#\d|://|\bwww\.|\bGH-\d|\b[0-9a-f]{7,40}\b", re.IGNORECASE)
+# Words that a forge turns into a mention, a reference, a link or mathematics; only code keeps them
+# from it: on GitHub not even a backslash makes a dollar sign plain.
+_LINKED = re.compile(
+    r"[@$]|#\d|://|www\.|GH-\d|(?<![0-9a-z])[0-9a-f]{7,40}(?![0-9a-z])", re.IGNORECASE
+)
 
 
 def render_markdown(diagnosis: Diagnosis, *, show_values: bool = True) -> str:
@@ -73,7 +76,7 @@ def render_failure_markdown(
         lines += [*_block("text", printed_lines(failure)), ""]
     facts = [
         (messages.LABELS["noticed"], place),
-        (messages.LABELS["must_hold"], next((a.requirement for a in failure.assertions), "")),
+        (messages.LABELS["must_hold"], requirement(failure)),
         (messages.LABELS["ruled_out"], ruled_out(failure)),
         (messages.LABELS["versions"], _versions(versions or {})),
     ]

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cudassert_ipy import messages
+from cudassert_ipy import explain, messages
 from cudassert_ipy.decode import document, gzip_file
 from tests.unit.test_explain_cli import LINE, LOG, STREAM, notebook, run
 
@@ -269,3 +269,13 @@ def test_any_bytes_are_read_or_refused(beginning, data, wrap, name):
     except gzip_file.UnusableInput:
         return
     assert json.loads(json.dumps(failure.to_dict()))["version"] == 1
+
+
+@pytest.mark.parametrize("other", [5, None, ["a"], RuntimeError("x"), io.StringIO("x")])
+def test_what_is_no_text_is_a_type_error(other):
+    """Python's own message would speak of something deep inside."""
+    message = rf"explain\(\) takes str or bytes, not {type(other).__name__}$"
+
+    with pytest.raises(TypeError, match=message):
+        explain(other)
+    assert explain(LOG) == explain(bytearray(LOG)) == explain(LOG.decode())

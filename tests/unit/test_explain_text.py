@@ -169,7 +169,8 @@ def test_every_sample_as_markdown():
 
 def test_markdown_is_safe_to_paste():
     """No mention, link, tag or home path gets out of a hostile log or file name."""
-    hostile = "<img src=x> @everyone #1 https://evil.example ``` /home/jane/x ![a](b)"
+    hostile = "<img src=x> @everyone #1 https://evil.example ``` /home/jane/x ![a](b) \
+$x$ $$y$$ _www.evil.example _GH-7 _0123abcd"
     assertion = Assertion(
         expression=f"a\n```\n{hostile}",
         file=f"/home/jane/{hostile}.cu",
@@ -183,8 +184,9 @@ def test_markdown_is_safe_to_paste():
     assert "jane" not in shown
     fence = re.search(r"^(`{3,})text$", shown, re.MULTILINE)[1]
     outside = re.sub(rf"{fence}text\n.*?\n{fence}\n", "", shown, flags=re.DOTALL)
+    outside = re.sub(r"\\[^\w\s]", "", outside)  # what is escaped
     outside = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", outside)
-    assert not re.search(r"@|#\d|://|(?<!\\)<|(?<!\\)\]\(", outside)
+    assert not re.search(r"[@$]|#\d|://|www|GH-|0123|<|\]\(", outside)
 
 
 def test_markdown_says_what_is_ruled_out():
@@ -227,3 +229,11 @@ def test_operations_have_the_names_people_write():
     failure = Failure(kind="device_assert", assertions=(check("x", operations=names),))
 
     assert "in `a`, `Tensor.b_`, `x[i]` or the like:" in render_failure(failure)
+
+
+@pytest.mark.parametrize("name", ["a\x0b# b", "a\n# b", "a\x0c\x85\u2028# b", "a\r# b"])
+def test_title_makes_no_heading_of_its_own(name):
+    """Whatever some viewer takes for a new line is none in the title."""
+    shown = render_failure_markdown(decode_text(NLL.format("", 0)), title=name, place=name)
+
+    assert [line[:5] for line in shown.splitlines() if line.startswith("#")] == ["### C"]

@@ -267,7 +267,14 @@ def test_markdown_hides_home() -> None:
         ("/Users/jane", "~"),
         (r"C:\Users\jane\a", r"~\a"),
         ("/homepage/x", "/homepage/x"),
-        ("a/home/x", "a/home/x"),
+        ("a/home/jane/x", "a~/x"),
+        (r"\n/home/jane/x", r"\n~/x"),
+        ("__/home/jane/x", "__~/x"),
+        ("./home/jane/x", ".~/x"),
+        (r"C:\\Users\\jane\\a", r"~\\a"),
+        (r"c:\users\jane\a", r"~\a"),
+        (r"\/home\/jane\/a", r"~\/a"),
+        ("https://x.y/users/5", "https://x.y/users/5"),
     ],
 )
 def test_hide_home(text: str, expected: str) -> None:
