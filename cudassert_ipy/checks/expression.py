@@ -2,28 +2,28 @@
 
 The call or index expression at the frame's current instruction is parsed; each part of it that is
 made of names, attributes and constant subscripts is looked up in the frame's variables, and the one
-that *is* the operand names it. Only builtin containers and plain instance dictionaries are read:
-properties, ``__getattr__`` and ``__getitem__`` of user classes are never called.
+that *is* the operand names it, or the container that holds it.
 """
 
 from __future__ import annotations
 
 import ast
-import collections
 import functools
 import linecache
 import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cudassert_ipy.checks.variables import Variables, tensors_inside
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from types import FrameType
+
+    from torch import Tensor
 
     from cudassert_ipy.checks.frames import Span
 
-_MISSING = object()
-_MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 _SOURCE_LIMIT = 500_000
 
 
@@ -51,7 +51,7 @@ def find_expression(
     tree, text = _parse(frame.f_code.co_filename) or (None, "")
     node = None if tree is None else _node_at(tree, span)
     if node is not None:
-        variables = _Variables(frame.f_locals, frame.f_globals, frame.f_builtins)
+        variables = Variables(frame.f_locals, frame.f_globals, frame.f_builtins)
         for part in _parts(node):
             value = variables.value(part)
             if matches(value):
@@ -59,9 +59,9 @@ def find_expression(
         argument = _argument_of(node, operand, variables)
         if argument is not None:
             return Expression(ast.get_source_segment(text, argument))
-        for argument, value in _given_to_module(node, callee, variables):
-            if matches(value):
-                return Expression(ast.get_source_segment(text, argument), value)
+        for name, tensor in _given(node, text, callee, variables):
+            if matches(tensor):
+                return Expression(name, tensor)
     # Without the source (or its columns) a variable that is the operand still names it.
     for name, value in frame.f_locals.items():
         if not name.startswith(("_", ".")) and matches(value):
@@ -105,7 +105,7 @@ def _parts(node: ast.expr) -> Iterator[ast.expr]:
     yield from (item for item in ast.walk(node) if isinstance(item, ast.expr))
 
 
-def _argument_of(node: ast.expr, operand: str, variables: _Variables) -> ast.expr | None:
+def _argument_of(node: ast.expr, operand: str, variables: Variables) -> ast.expr | None:
     """Return the argument that must be ``operand`` by the signature of what is called."""
     if isinstance(node, ast.Subscript):
         certain = operand == "index" and not isinstance(node.slice, ast.Tuple | ast.Slice)
@@ -121,31 +121,68 @@ def _argument_of(node: ast.expr, operand: str, variables: _Variables) -> ast.exp
     return node.args[position] if position < len(node.args) else None
 
 
-def _given_to_module(
-    node: ast.expr, callee: FrameType | None, variables: _Variables
-) -> Iterator[tuple[ast.expr, Any]]:
-    """Yield the arguments of ``module(...)`` with their values, read from torch's frame for it.
+def given_tensors(
+    frame: FrameType, span: Span, callee: FrameType | None
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors that the call at the current instruction was given, as the user wrote them.
 
-    ``Module._wrapped_call_impl(self, *args, **kwargs)`` (seen in torch 2.1 to 2.14) does not rebind
-    its arguments. Nothing is yielded unless it was this call that called it, and the module itself.
+    Those in containers too: ``model(**batch)`` gives ``batch["input_ids"]``.
     """
-    if callee is None or not isinstance(node, ast.Call):
+    tree, text = _parse(frame.f_code.co_filename) or (None, "")
+    node = None if tree is None else _node_at(tree, span)
+    if node is not None:
+        variables = Variables(frame.f_locals, frame.f_globals, frame.f_builtins)
+        yield from _given(node, text, callee, variables)
+
+
+def _given(
+    node: ast.expr, text: str, callee: FrameType | None, variables: Variables
+) -> Iterator[tuple[str, Tensor]]:
+    if not isinstance(node, ast.Call):
         return
-    if callee.f_code.co_name != "_wrapped_call_impl" or not _is_of_module(callee):
+    arguments = [a.value if isinstance(a, ast.Starred) else a for a in node.args]
+    for part in (*arguments, *(keyword.value for keyword in node.keywords)):
+        yield from tensors_inside(ast.get_source_segment(text, part) or "", variables.value(part))
+    for name, value in _received(node, text, callee, variables):
+        yield from tensors_inside(name, value)
+
+
+def _received(
+    node: ast.Call, text: str, callee: FrameType | None, variables: Variables
+) -> Iterator[tuple[str, Any]]:
+    """Yield the values of the arguments as torch's frame for the call received them.
+
+    ``Module._wrapped_call_impl(self, *args, **kwargs)`` (seen in torch 2.1 to 2.14) and the wrapper
+    that ``torch.no_grad`` and the like put around a function (``decorate_context(*args, **kwargs)``
+    of torch/utils/_contextlib.py, seen in 2.1 to 2.14; ``generate`` of transformers has it) do not
+    rebind their arguments. Nothing is yielded unless it was this call that called them.
+    """
+    if callee is None:
         return
     given = callee.f_locals
-    if "self" not in given or variables.value(node.func) is not given["self"]:
+    values, named = given.get("args"), given.get("kwargs")
+    if type(values) is not tuple or type(named) is not dict:
         return
-    if any(isinstance(argument, ast.Starred) for argument in node.args):
+    place = (callee.f_globals.get("__name__"), callee.f_code.co_name)
+    if place == ("torch.nn.modules.module", "_wrapped_call_impl"):
+        if "self" not in given or variables.value(node.func) is not given["self"]:
+            return
+    elif place == ("torch.utils._contextlib", "decorate_context"):
+        if getattr(node.func, "attr", None) != getattr(given.get("func"), "__name__", ""):
+            return
+    else:
         return
-    yield from zip(node.args, given.get("args", ()), strict=False)
-    for keyword in node.keywords:
-        if keyword.arg is not None and keyword.arg in given.get("kwargs", {}):
-            yield keyword.value, given["kwargs"][keyword.arg]
-
-
-def _is_of_module(frame: FrameType) -> bool:
-    return frame.f_globals.get("__name__") == "torch.nn.modules.module"
+    function = ast.get_source_segment(text, node.func) or ""
+    if not any(isinstance(argument, ast.Starred) for argument in node.args):
+        # The first of a method's arguments is the object itself.
+        for argument, value in zip(node.args[::-1], values[::-1], strict=False):
+            yield ast.get_source_segment(text, argument) or "", value
+    written = {keyword.arg: keyword.value for keyword in node.keywords}
+    for name, value in named.items():
+        if name in written:
+            yield ast.get_source_segment(text, written[name]) or "", value
+        elif None in written:
+            yield f"{function}({name}=...)", value
 
 
 def _callable_key(value: Any) -> Any:
@@ -177,77 +214,3 @@ def _positions() -> dict[Any, dict[str, int]]:
         ({"targets": 1}, (nn.CTCLoss, functional.ctc_loss)),
     )
     return {call: positions for positions, calls in table for call in calls}
-
-
-class _Variables:
-    """Values of expressions in a frame, by reading only."""
-
-    def __init__(self, *scopes: Mapping[str, Any]) -> None:
-        self._scopes = scopes
-
-    def value(self, node: ast.expr) -> Any:
-        if isinstance(node, ast.Name):
-            return next((s[node.id] for s in self._scopes if node.id in s), _MISSING)
-        if isinstance(node, ast.Attribute):
-            return _attribute(self.value(node.value), node.attr)
-        if isinstance(node, ast.Subscript):
-            return _item(self.value(node.value), self._key(node.slice))
-        return _MISSING
-
-    def _key(self, node: ast.expr) -> Any:
-        if isinstance(node, ast.Constant):
-            return node.value
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            inner = self._key(node.operand)
-            return -inner if type(inner) is int else _MISSING
-        value = self.value(node) if isinstance(node, ast.Name) else _MISSING
-        return value if type(value) in (int, str) else _MISSING
-
-
-def _attribute(owner: Any, name: str) -> Any:
-    if owner is _MISSING:
-        return _MISSING
-    if isinstance(owner, types.ModuleType):
-        return vars(owner).get(name, _MISSING)
-    try:
-        own = object.__getattribute__(owner, "__dict__")
-    except AttributeError:
-        own = {}
-    if type(own) is not dict:
-        own = {}
-    for kind in type(owner).__mro__:
-        descriptor = vars(kind).get(name, _MISSING)
-        if isinstance(descriptor, types.MemberDescriptorType):
-            return _read_descriptor(descriptor, owner)
-        if type(descriptor).__name__ == "_tuplegetter" and isinstance(owner, tuple):
-            return _read_descriptor(descriptor, owner)
-        if descriptor is not _MISSING and hasattr(type(descriptor), "__set__"):
-            return _MISSING
-    if name in own:
-        return own[name]
-    for table in _MODULE_TABLES:
-        entries: Any = own.get(table)
-        if type(entries) in (dict, collections.OrderedDict) and name in entries:
-            return entries[name]
-    return _MISSING
-
-
-def _read_descriptor(descriptor: Any, owner: Any) -> Any:
-    try:
-        return descriptor.__get__(owner, type(owner))
-    except AttributeError:
-        return _MISSING
-
-
-def _item(owner: Any, key: Any) -> Any:
-    if key is _MISSING or type(key) not in (int, str):
-        return _MISSING
-    if isinstance(owner, collections.UserDict):
-        owner = vars(owner).get("data", _MISSING)
-    reader = next((kind for kind in (dict, list, tuple) if isinstance(owner, kind)), None)
-    if reader is None or type(owner).__getitem__ is not reader.__getitem__:
-        return _MISSING
-    try:
-        return reader.__getitem__(owner, key)
-    except (KeyError, IndexError, TypeError):
-        return _MISSING

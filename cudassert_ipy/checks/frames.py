@@ -6,8 +6,10 @@ import functools
 import itertools
 import linecache
 import os
+import re
 import sys
 import sysconfig
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +22,10 @@ _SHELL = os.path.join("IPython", "core", "interactiveshell.py")  # noqa: PTH118 
 
 # The last two are what IPython calls the body of a cell under `%%time` (seen in 8.0 to 9.18).
 _USER_NAMES = frozenset({"<stdin>", "<string>", "<timed exec>", "<timed eval>"})
+
+# Code that torch_geometric writes for each layer (`module_from_template` of its template.py, seen
+# in 2.5 to 2.8): nobody wrote it, and nobody can fix a line of it.
+_GENERATED = re.compile(r"_(?:propagate|edge_updater)_\w{8}\.py$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,32 @@ def user_frames(start: FrameType | None = None) -> Iterator[FrameType]:
         frame = frame.f_back  # type: ignore[assignment]
 
 
+def library_frame(start: FrameType) -> FrameType | None:
+    """Return the innermost frame of an installed package other than torch; None if there is none.
+
+    It is looked for between ``start`` and the innermost frame of the user's.
+    """
+    frame: FrameType | None = start
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        if _is_library_file(frame.f_code.co_filename):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_library_file(filename: str) -> bool:
+    if _GENERATED.search(filename):
+        return False  # its source says nothing; who called it does
+    path = os.path.realpath(filename)
+    torch = sys.modules.get("torch")
+    own = [str(Path(__file__).resolve().parents[1])]
+    own += [str(Path(torch.__file__).parent)] if torch is not None and torch.__file__ else []
+    if path.startswith(tuple(os.path.realpath(root) + os.sep for root in own)):
+        return False
+    return path.startswith(_package_roots())
+
+
 @functools.lru_cache(maxsize=4096)
 def is_user_file(filename: str) -> bool:
     """Whether code compiled under ``filename`` is the user's."""
@@ -62,8 +94,21 @@ def is_user_file(filename: str) -> bool:
         # `<frozen importlib…>`, `<__array_function__ internals>`, `<eval_with_key>` of torch.fx.
         # Cells that a test or a tool compiles under a name of their own have it in linecache.
         return filename in linecache.cache
+    if _GENERATED.search(filename) and os.path.realpath(filename).startswith(_temporary()):
+        return False
     path = os.path.realpath(filename)
     return not path.startswith(_library_roots())
+
+
+def _temporary() -> str:
+    return os.path.realpath(tempfile.gettempdir()) + os.sep
+
+
+@functools.cache
+def _package_roots() -> tuple[str, ...]:
+    roots = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
+    roots.update(entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages")))
+    return tuple(os.path.realpath(root) + os.sep for root in roots if root)
 
 
 @functools.cache

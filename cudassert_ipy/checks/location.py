@@ -6,11 +6,12 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cudassert_ipy.checks.expression import find_expression
-from cudassert_ipy.checks.frames import Span, is_user_file, span_of, user_frames
+from cudassert_ipy.checks.expression import find_expression, given_tensors
+from cudassert_ipy.checks.frames import Span, is_user_file, library_frame, span_of, user_frames
 from cudassert_ipy.model import Frame
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import CodeType, FrameType
 
     from torch import Tensor
@@ -39,6 +40,8 @@ class SourceLocation:
     source: str = ""
     frames: tuple[Frame, ...] = ()
     """From the cell inwards."""
+    library: Frame | None = None
+    """The innermost frame of a package that is neither the user's nor torch."""
     _frame: FrameType | None = None
     _span: Span | None = None
     _callee: FrameType | None = None
@@ -58,6 +61,11 @@ class SourceLocation:
             return Written(None, shape)
         return Written(found.text, shape if found.value is None else tuple(found.value.shape))
 
+    def given_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the tensors that the innermost user frame's call was given, with their names."""
+        if self._frame is not None and self._span is not None:
+            yield from given_tensors(self._frame, self._span, self._callee)
+
 
 def locate_call(start: FrameType | None = None) -> SourceLocation:
     """Return where the user's code is now; ``start`` is the frame to begin at (default: caller's).
@@ -71,15 +79,8 @@ def locate_call(start: FrameType | None = None) -> SourceLocation:
     if len(stack) > _MAX_FRAMES:
         stack = [*stack[: _MAX_FRAMES - 1], stack[-1]]
     spans = [span_of(f.f_code, f.f_lasti, f.f_lineno) for f in stack]
-    frames = tuple(
-        Frame(
-            function=f.f_code.co_qualname,
-            line=span.line,
-            source=span.source,
-            file=f.f_code.co_filename,
-        )
-        for f, span in zip(stack, spans, strict=True)
-    )
+    frames = tuple(_record(f, span) for f, span in zip(stack, spans, strict=True))
+    library = library_frame(start)
     here = spans[0]
     return SourceLocation(
         line=here.line,
@@ -87,9 +88,18 @@ def locate_call(start: FrameType | None = None) -> SourceLocation:
         end_column=here.end_column,
         source=here.source,
         frames=frames[::-1],
+        library=None if library is None else _record(library),
         _frame=stack[0],
         _span=here,
         _callee=_called_by(stack[0], start),
+    )
+
+
+def _record(frame: FrameType, span: Span | None = None) -> Frame:
+    code = frame.f_code
+    span = span or span_of(code, frame.f_lasti, frame.f_lineno)
+    return Frame(
+        function=code.co_qualname, line=span.line, source=span.source, file=code.co_filename
     )
 
 
