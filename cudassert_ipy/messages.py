@@ -372,6 +372,12 @@ NAN_COUNT = "{count} NaN"
 CERTAIN = "Certain: no lost value took part in it."
 CERTAIN_GUARD = "Certain: these are the values that were about to go to the GPU."
 CERTAIN_GUARD_CPU = "Certain: these are the values of this call."
+ORIGIN_RANGE = "{low} to {high}"
+ORIGIN_WITH_NAN = " and {count} NaN"
+MORE_FINDINGS = "and {count} more"
+MORE_FINDING = "{count} of {total} values of {name} in {operation}"
+MORE_ALLOWED = "allowed: {limits}"
+PLACE_OF = "{line} of {function}"
 NOT_CERTAIN_NOTE = "Not certain: see the note."
 NOT_CERTAIN = (
     "Not certain: values that lived only on the GPU are lost and were replaced by zeros, and this "
@@ -455,6 +461,9 @@ LABELS = {
     "items": "Dataset items",
     "range": "Range",
     "hint": "Hint",
+    "origin": "Came from",
+    "more": "Also bad",
+    "open": "Still possible",
     "certainty": "How sure",
     "replay": "Replay",
     "exception": "Error",
@@ -663,6 +672,11 @@ HINT_LOGITS = (
     "These look like logits. Use binary_cross_entropy_with_logits (nn.BCEWithLogitsLoss), or apply "
     "sigmoid first."
 )
+ORIGIN_BATCH = "the batch of the DataLoader"
+ORIGIN_BORN = "in range before this operation, out of range after it"
+ORIGIN_CAN = "it can give {low} to {high}"
+ORIGIN_NAN = "{count} NaN became {dtype} here ({value} on this CPU; a GPU may give another number)"
+ORIGIN_WRAPPED = "these values do not fit: {dtype} holds {least} to {most}"
 OPERAND_HEADLINE = "{operation}: {count} of {total} values of {what} are outside {valid}."
 OPERAND_HEADLINE_ONE = "{operation}: 1 of {total} values of {what} is outside {valid}."
 OPERAND_HEADLINE_ONLY = "{operation}: 1 of 1 value of {what} is outside {valid}."
@@ -685,6 +699,16 @@ OPERAND_PLACE_FILE = " in {file}"
 OPERAND_PLACE_SOURCE = ": {source}"
 OPERAND_HINT = "  hint    {hint}"
 OPERAND_SUBSTITUTE = "  note    these values are partly substitutes: the real ones were lost."
+
+# --- reproducer ------------------------------------------------------------------------------------
+
+SCRIPT_HEAD = ("Minimal reproducer of a bad operand, made by cudassert_ipy.",)
+SCRIPT_EXPECTED = (
+    "On CUDA the kernel asserts on it (or goes wrong in silence); with device = \"cpu\" PyTorch",
+    "raises an ordinary exception where its CPU kernel checks the operand. What is wrong:",
+)
+SCRIPT_SUBSTITUTES = "The values are partly substitutes: the real ones were lost with the context."
+SCRIPT_ODD = "the call has arguments that cannot be written down as a script"
 
 # --- check_batch and scan -------------------------------------------------------------------------
 

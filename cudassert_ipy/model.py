@@ -208,6 +208,34 @@ class Frame(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Origin(Record):
+    """One operation that made or changed the values of an operand, on their way to it."""
+
+    operation: str
+    """The user's name for it where torch has one, e.g. ``torch.remainder``."""
+    expression: str | None = None
+    """What the user wrote for it, e.g. ``ids + 1``; None where it is no expression."""
+    line: int | None = None
+    """1-based line, counted like that of a finding."""
+    source: str = ""
+    function: str = ""
+    file: str = ""
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    minimum: int | float | None = None
+    """Of the result; None where it was not looked at (large tensors, floats)."""
+    maximum: int | float | None = None
+    nan_count: int = 0
+    given_dtype: str = ""
+    """Type of what it was made from; empty where that is not known."""
+    given_minimum: int | float | None = None
+    given_maximum: int | float | None = None
+    given_nan_count: int = 0
+    note: str = ""
+    """What this operation did to the values, where that is certain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding(Record):
     """An operand whose values are outside what its operation allows."""
 
@@ -247,6 +275,8 @@ class Finding(Record):
     certainty: Certainty = "exact"
     requirement: str = ""
     hint: str = ""
+    origin: tuple[Origin, ...] = ()
+    """Operations of the replayed cell that made the values, the last one last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,6 +313,8 @@ class Replay(Record):
     substituted: int = 0
     """Tensors whose values were lost with the context and were replaced by zeros."""
     note: str | None = None
+    reasons: tuple[str, ...] = ()
+    """What a clean replay of this cell leaves open, the most likely first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,6 +360,9 @@ class Diagnosis(Record):
     cell: Cell = field(default_factory=Cell)
     reported_at: ReportedAt | None = None
     finding: Finding | None = None
+    more: tuple[Finding, ...] = ()
+    """Further bad operands, each at a place of its own: the user's ``except`` let the cell go on,
+    or one operation had several."""
     replay: Replay | None = None
     tensors: tuple[TensorRow, ...] = ()
     context: Context = "unknown"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from cudassert_ipy.checks.operand import Arguments, Operand
     from cudassert_ipy.checks.operators import Operator
+    from cudassert_ipy.model import Origin
 
 MAX_ROWS = 200
 """Operands that a table lists; those with bad values are always listed."""
@@ -135,10 +136,20 @@ class Inspector:
     """Checks calls, and keeps one bounded table of the operands it saw.
 
     A call in a loop is one row: its range is that of all rounds, its shape the last one's.
+
+    Args:
+        is_substitute: whether a tensor's values are not the real ones.
+        origin_of: which operations made an operand's values.
+
     """
 
-    def __init__(self, is_substitute: Callable[[Tensor], bool] = lambda _: False) -> None:
+    def __init__(
+        self,
+        is_substitute: Callable[[Tensor], bool] = lambda _: False,
+        origin_of: Callable[[Operand], tuple[Origin, ...]] = lambda _: (),
+    ) -> None:
         self._is_substitute = is_substitute
+        self._origin_of = origin_of
         self._rows: dict[Any, _Row] = {}
 
     @property
@@ -230,6 +241,7 @@ class Inspector:
             certainty="depends_on_substitutes" if substitute else "exact",
             requirement=operand.requirement,
             hint=hint_for(operator, operand, statistics, offenders),
+            origin=self._origin_of(operand),
         )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cudassert_ipy.errors import OperandError
-    from cudassert_ipy.model import Context, Environment, Failure, TensorRow
+    from cudassert_ipy.model import Context, Environment, Failure, Finding, TensorRow
 
 
 def classify(error: BaseException) -> Context:
@@ -106,23 +106,34 @@ def as_typed(
     that of this cell where the finding may be in another one, as in a rerun.
     """
     finding = diagnosis.finding
-    if finding is None or not finding.frames:
+    if finding is None:
         return diagnosis
-    first: str | None = finding.frames[0].file
-    if execution_count is not None and cell_of(finding.frames[0].file) != execution_count:
+    files = [item.frames[0].file for item in (finding, *diagnosis.more) if item.frames]
+    first: str | None = files[0] if files else None
+    if first is None or (execution_count is not None and cell_of(first) != execution_count):
         first = None
 
     def typed(frame: Frame) -> Frame:
         number = cell_of(frame.file)
         if frame.file in TIMED_FILES or (frame.file == first and number is not None):
             return replace(frame, line=frame.line + _lines_above(frame.file, source), file="")
-        return replace(
-            frame, file=Path(frame.file).name if number is None else messages.cell(number)
-        )
+        name = Path(frame.file).name if number is None else messages.cell(number)
+        return replace(frame, file=name)
 
+    more = tuple(_finding_as_typed(item, typed) for item in diagnosis.more)
+    return replace(diagnosis, finding=_finding_as_typed(finding, typed), more=more)
+
+
+def _finding_as_typed(finding: Finding, typed: Callable[[Frame], Frame]) -> Finding:
     frames = tuple(typed(frame) for frame in finding.frames)
-    finding = replace(finding, frames=frames, line=frames[-1].line)
-    return replace(diagnosis, finding=finding)
+    origin = []
+    for step in finding.origin:
+        frame = Frame(function=step.function, line=step.line or 0, source="", file=step.file)
+        frame = typed(frame)
+        line = None if step.line is None else frame.line
+        origin.append(replace(step, line=line, file=frame.file))
+    line = frames[-1].line if frames else finding.line
+    return replace(finding, frames=frames, line=line, origin=tuple(origin))
 
 
 def actions_for(context: Context, *, can_replay: bool) -> tuple[str, ...]:

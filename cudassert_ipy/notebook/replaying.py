@@ -316,6 +316,7 @@ class Replaying:
         found = replace(
             diagnosis,
             finding=result.finding,
+            more=result.more,
             replay=result.replay,
             tensors=result.tensors,
             actions=actions_for(context, can_replay=result.replay.outcome != "raised"),

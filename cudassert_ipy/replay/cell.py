@@ -25,7 +25,7 @@ from cudassert_ipy.replay.protocol import Done, Found, Progress, Remark, Row
 from cudassert_ipy.replay.replacement import CannotReplaceError, Replaced, replace_device_tensors
 from cudassert_ipy.standin import simulator
 from cudassert_ipy.standin.device import StandinDevice
-from cudassert_ipy.standin.replay_policy import Collector, ReplayPolicy
+from cudassert_ipy.standin.replay_policy import MAX_FINDINGS, Collector, ReplayPolicy
 from cudassert_ipy.standin.third_party import custom_cuda
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class CellReplay:
         self._asked = False
         self._needed: list[str] = []
         self._outer_frames = 0
+        self._told: set[object] = set()
 
     def run(self, source: str, started: float) -> Done:
         """Run ``source`` and return the last word; ``started``: ``time.monotonic()`` of then."""
@@ -94,7 +95,9 @@ class CellReplay:
         policy = _Policy(collector, self._record, self._device_count)
         failure = None
         own = backward.own_backward(self._needed.append) if walks else contextlib.nullcontext()
-        with own, StandinDevice(policy), modes.user_modes():
+        device = StandinDevice(policy)
+        device.context.history = collector.history
+        with own, device, modes.user_modes():
             self._outer_frames = sum(1 for _ in user_frames())
             begun = time.monotonic()
             try:
@@ -122,6 +125,10 @@ class CellReplay:
 
     def _record(self, finding: Finding, func: Any, args: tuple[Any, ...], kwargs: Any) -> None:
         """Tell a finding at once; for the first, tell also what CPU torch says to it."""
+        place = (finding.frames, finding.column, finding.operand, finding.expression)
+        if place in self._told or len(self._told) >= MAX_FINDINGS:
+            return  # a loop whose `except` lets it go on
+        self._told.add(place)
         finding = backward.name_node(finding)
         inner = sum(1 for _ in user_frames()) - self._outer_frames
         frames = finding.frames[-inner:] if inner > 0 else finding.frames
@@ -182,27 +189,14 @@ class _Policy(ReplayPolicy):
         super().__init__(collector, device_count=device_count)
         self._record = record
 
-    def launch(self, operator: Operator | None, args: tuple[Any, ...], kwargs: Any) -> bool:
-        try:
-            return bool(super().launch(operator, args, kwargs))
-        except OperandError as error:
-            self._tell(error, operator, args, kwargs)
-            raise
-
-    def call(self, operator: Operator, args: tuple[Any, ...], kwargs: Any) -> bool:
-        try:
-            return bool(super().call(operator, args, kwargs))
-        except OperandError as error:
-            self._tell(error, operator, args, kwargs)
-            raise
-
-    def _tell(
-        self, error: OperandError, operator: Operator | None, args: tuple[Any, ...], kwargs: Any
+    def found(
+        self, findings: list[Finding], operator: Operator, args: tuple[Any, ...], kwargs: Any
     ) -> None:
-        finding = error.finding
-        if self.collector.substitute_integer_read:
-            finding = replace(finding, certainty="depends_on_substitutes")
-        self._record(finding, _checked_on_cpu(operator), args, kwargs)
+        ask = _checked_on_cpu(operator)
+        for finding in findings:
+            if self.collector.substitute_integer_read:
+                finding = replace(finding, certainty="depends_on_substitutes")  # noqa: PLW2901
+            self._record(finding, ask, args, kwargs)
 
 
 def _checked_on_cpu(operator: Operator | None) -> Any:

@@ -49,6 +49,7 @@ class ReplayResult:
         tensors: the operands that were looked at, in the order of the operations.
         output: what the cell printed, cut to ``OUTPUT_LIMIT``.
         cell_seconds: how long the code itself ran, without what was set up before it.
+        more: further bad operands, one for each place in the code.
 
     """
 
@@ -57,6 +58,7 @@ class ReplayResult:
     tensors: tuple[TensorRow, ...]
     output: str
     cell_seconds: float = 0.0
+    more: tuple[Finding, ...] = ()
 
 
 class RunningReplay:
@@ -75,6 +77,7 @@ class RunningReplay:
         self._selector = selectors.DefaultSelector()
         self._listen()
         self._finding: Finding | None = None
+        self._more: dict[object, Finding] = {}
         self._remark: str | None = None
         self._rows: list[TensorRow] = []
         self._text = codecs.getincrementaldecoder("utf-8")("replace")
@@ -190,7 +193,10 @@ class RunningReplay:
     def _note(self, event: Event) -> None:
         match event:
             case Found(finding=finding):
-                self._finding = self._finding or finding
+                if self._finding is None:
+                    self._finding = finding
+                elif _place(finding) != _place(self._finding):
+                    self._more.setdefault(_place(finding), finding)
             case Remark(text=text):
                 self._remark = self._remark or text
             case Row(row=row) if len(self._rows) < ROW_LIMIT:
@@ -220,9 +226,21 @@ class RunningReplay:
         )
         output = "".join(self._output)
         self._result = ReplayResult(
-            replay, self._finding, tuple(self._rows), output, done.cell_seconds
+            replay,
+            self._finding,
+            tuple(self._rows),
+            output,
+            done.cell_seconds,
+            tuple(self._more.values()),
         )
         return self._result
+
+
+def _place(finding: Finding) -> object:
+    """Return what findings of one operand at one place in the code have in common."""
+    file = finding.frames[-1].file if finding.frames else ""
+    where = (file, finding.line, finding.column, finding.end_column)
+    return (*where, finding.aten, finding.operand, finding.expression)
 
 
 def _tell(on_event: OnEvent | None, events: list[Event]) -> None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cudassert_ipy import messages
 from cudassert_ipy.model import MAX_POSITIONS, Diagnosis, Finding, Frame
 from cudassert_ipy.report import numbers
 from cudassert_ipy.report.clean import clean_line
+from cudassert_ipy.report.origin import origin_rows
 from cudassert_ipy.report.parts import Detail, Row, row
 from cudassert_ipy.report.phrase import Phrase, code, join, phrase, plain
 from cudassert_ipy.report.picture import picture, text_bar
+from cudassert_ipy.report.places import function_in, line_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _SHOWN_POSITIONS = 4
 _SHOWN_ROWS = 12
+_SHOWN_MORE = 5
 
 
 def finding_title(finding: Finding) -> Phrase:
@@ -67,12 +75,22 @@ def finding_rows(diagnosis: Diagnosis) -> list[Row]:
         rows.append(row("items", plain(_dataset_items(finding))))
     if finding.hint:
         rows.append(row("hint", plain(finding.hint)))
+    rows += origin_rows(finding)
     # The guard's own exception says what stands above already.
     if replay is not None and replay.exception and replay.state != "guard":
         rows.append(row("cpu_torch", code(clean_line(replay.exception, 300))))
     rows.append(row("certainty", _certainty(diagnosis, finding)))
     if replay is not None and replay.note:
         rows.append(row("note", plain(replay.note)))
+    return rows
+
+
+def more_rows(more: Sequence[Finding]) -> list[Row]:
+    """Return one row for each further bad operand, and how many are not shown."""
+    rows = [row("more", _other(item)) for item in more[:_SHOWN_MORE]]
+    left = len(more) - _SHOWN_MORE
+    if left > 0:
+        rows.append(row("more", plain(messages.MORE_FINDINGS.format(count=numbers.count(left)))))
     return rows
 
 
@@ -113,8 +131,7 @@ def finding_details(finding: Finding) -> list[Detail]:
 
 def function_of(frame: Frame) -> str:
     """Return a function and where it stands, e.g. ``Net.forward in model.py``."""
-    function = clean_line(frame.function, 60)
-    return f"{function} in {clean_line(frame.file, 60)}" if frame.file else function
+    return function_in(frame.function, frame.file)
 
 
 def position_texts(finding: Finding, limit: int) -> list[str]:
@@ -181,3 +198,25 @@ def _certainty(diagnosis: Diagnosis, finding: Finding) -> Phrase:
         return phrase(messages.CERTAIN)
     on_cpu = replay.where == "cpu"
     return phrase(messages.CERTAIN_GUARD_CPU if on_cpu else messages.CERTAIN_GUARD)
+
+
+def _other(finding: Finding) -> Phrase:
+    inner = finding.frames[-1] if finding.frames else None
+    where = line_of(finding.line, inner.function if inner else "", inner.file if inner else "")
+    parts = [plain(where)] if where else []
+    parts.append(
+        phrase(
+            messages.MORE_FINDING,
+            name=code(operand_name(finding)),
+            operation=code(short_operation(finding.operation)),
+            count=numbers.count(finding.bad_count),
+            total=numbers.count(max(numbers.size(finding), finding.bad_count)),
+        )
+    )
+    if finding.minimum is not None or finding.maximum is not None:
+        low, high = numbers.number(finding.minimum), numbers.number(finding.maximum)
+        parts.append(plain(f"min {low}, max {high}"))
+    limits = numbers.allowed(finding) or finding.requirement
+    if limits:
+        parts.append(plain(messages.MORE_ALLOWED.format(limits=clean_line(limits, 200))))
+    return join(parts, " · ")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cudassert_ipy.model import Diagnosis
+    from cudassert_ipy.model import Diagnosis, Finding
 
 _TYPE = re.compile(r"[A-Za-z_][\w.]{0,80}(?:Error|Exception|Exit|Interrupt)(?=:|$)")
 
@@ -21,7 +21,8 @@ def without_values(diagnosis: Diagnosis) -> Diagnosis:
     """
     finding, replay, failure = diagnosis.finding, diagnosis.replay, diagnosis.failure
     if finding is not None:
-        finding = replace(finding, minimum=None, maximum=None, bad_values=(), hint="")
+        finding = _valueless(finding)
+    more = tuple(_valueless(item) for item in diagnosis.more)
     if replay is not None and replay.exception is not None:
         kind = _TYPE.match(replay.exception)
         replay = replace(replay, exception=kind[0] if kind else None)
@@ -29,4 +30,21 @@ def without_values(diagnosis: Diagnosis) -> Diagnosis:
         assertions = tuple(replace(item, values=None) for item in failure.assertions)
         failure = replace(failure, assertions=assertions)
     rows = tuple(replace(row, minimum=None, maximum=None) for row in diagnosis.tensors)
-    return replace(diagnosis, finding=finding, replay=replay, failure=failure, tensors=rows)
+    return replace(
+        diagnosis, finding=finding, more=more, replay=replay, failure=failure, tensors=rows
+    )
+
+
+def _valueless(finding: Finding) -> Finding:
+    origin = tuple(
+        replace(
+            step,
+            minimum=None,
+            maximum=None,
+            given_minimum=None,
+            given_maximum=None,
+            note="",
+        )
+        for step in finding.origin
+    )
+    return replace(finding, minimum=None, maximum=None, bad_values=(), hint="", origin=origin)

@@ -16,6 +16,7 @@ from cudassert_ipy.report.finding import (
     finding_rows,
     finding_title,
     function_of,
+    more_rows,
     operand_name,
 )
 from cudassert_ipy.report.parts import Detail, Row, row
@@ -68,6 +69,7 @@ def view(diagnosis: Diagnosis) -> View:
         title = finding_title(finding)
         source = marked_source(finding)
         rows += finding_rows(diagnosis)
+        rows += more_rows(diagnosis.more)
         details += finding_details(finding)
         # The finding has said what happened and what must hold, better than the assertion can.
         kept = ("noticed", "message", "note")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from cudassert_ipy.checks.history import History
     from cudassert_ipy.standin.policy import Policy
 
 
@@ -28,6 +29,8 @@ class Context:
         """Off after removal: modes that other threads still hold then do nothing."""
         self.initialized = False
         """What ``torch.cuda.is_initialized()`` says: whether the device was used yet."""
+        self.history: History | None = None
+        """Follows where values come from, where somebody wants to know."""
         self._thread = _ThreadState()
 
     @property

@@ -46,6 +46,16 @@ class StandinDispatchMode(TorchDispatchMode):
         context = self._context
         if not context.active:
             return func(*args, **kwargs)
+        history = context.history
+        if history is None:
+            return self._run(func, args, kwargs)
+        before = history.before(func, args)
+        out = self._run(func, args, kwargs)
+        history.note(func, args, kwargs, out, before)
+        return out
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        context = self._context
         index = None
         substitute = on_host = False
         for tensor in tensors_in(*args, *kwargs.values()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from cudassert_ipy.checks.history import History
 from cudassert_ipy.checks.inspect import Inspector
 from cudassert_ipy.checks.wording import operand_error
 from cudassert_ipy.standin.tags import tag_of
@@ -33,12 +34,16 @@ class Collector:
     """A checked operand had substitute values and was valid: that proves nothing."""
     substitute_integer_read: bool = False
     """An integer made of substitute values became a Python number or a CPU value."""
-    inspector: Inspector = field(default_factory=lambda: Inspector(_is_substitute))
+    history: History = field(default_factory=History)
+    inspector: Inspector = field(init=False)
 
     remarks: list[str] = field(default_factory=list)
     """What was done differently from the device, for the user to know."""
     gaps: list[str] = field(default_factory=list)
     """What could not be run: without a finding the replay is inconclusive."""
+
+    def __post_init__(self) -> None:
+        self.inspector = Inspector(_is_substitute, self.history.of)
 
     @property
     def rows(self) -> tuple[TensorRow, ...]:
@@ -74,7 +79,13 @@ class ReplayPolicy:
         if findings:
             room = MAX_FINDINGS - len(self.collector.findings)
             self.collector.findings.extend(findings[:room])
+            self.found(findings, operator, args, kwargs)
             raise operand_error(findings[0])
+
+    def found(
+        self, findings: list[Finding], operator: Operator, args: tuple[Any, ...], kwargs: Any
+    ) -> None:
+        """Take the findings of one call, before it raises; here the collector is enough."""
 
     def reserve(self, size: int) -> None:
         """Do nothing: the CPU has the memory that it has."""

@@ -102,8 +102,8 @@ def test_the_contract_keys():
     """The keys that other programs read."""
     diagnosis = Diagnosis(failure=Failure(kind="device_assert"))
     assert set(diagnosis.to_dict()) == {
-        "version", "failure", "cell", "reported_at", "finding", "replay", "tensors", "context",
-        "actions", "environment",
+        "version", "failure", "cell", "reported_at", "finding", "more", "replay",
+        "tensors", "context", "actions", "environment",
     }  # fmt: skip
     assert set(diagnosis.to_dict()["failure"]) == {
         "version", "kind", "code", "platform", "context", "sticky", "process", "blocking",
