@@ -360,6 +360,10 @@ CHECKED_BAD = "{bad} of {count} checked tensors hold values out of range"
 FINDING_TITLE = (
     "{count} of {total} {values} in {name:code} {verb} out of range for {operation:code}"
 )
+FINDING_TITLE_HOLDER = (
+    "{count} of {total} {values} made from {name:code} {verb} out of range for {operation:code}"
+)
+HELD_AT = "the same values are there at {positions}"
 FINDING_TITLE_PLAIN = "{name:code} is out of range for {operation:code}"
 ALLOWED = "{low} to {high}, both included"
 ALLOWED_FROM = "{low} or more"
@@ -403,6 +407,36 @@ REPLAY_TEXTS = {
     "untouched.",
     "cancelled": "Nothing was changed.",
 }
+REPLAY_RULED_OUT = (
+    "Ruled out: an index or label out of range in the operations that are checked, with the values "
+    "of this run."
+)
+OPEN_RANDOM = "The cell draws from the GPU's random generator; a replay draws other numbers."
+OPEN_SUBSTITUTES = (
+    "Values that lived only on the GPU were replaced by zeros, so what the cell computes from them "
+    "was not the same."
+)
+OPEN_PRECISION = (
+    "The cell computes in {dtypes}, which the CPU rounds otherwise: an overflow or a close decision "
+    "may fall the other way."
+)
+OPEN_COMPILED = "torch.compile makes kernels of its own; the replay ran the code without them."
+OPEN_EARLIER = (
+    "The error may be of a kernel that an earlier cell launched: the GPU reports late, and the fence "
+    "is off."
+)
+OPEN_KINDS = {
+    "device_assert": "The GPU met other values than this run, or a kernel overwrote memory that is not its own.",
+    "illegal_memory_access": "Custom CUDA code, a library, or a race between kernels: this error "
+    "needs no bad operand.",
+    "misaligned_address": "Custom CUDA code or a library: this error needs no bad operand.",
+    "illegal_instruction": "Custom CUDA code or the GPU itself: this error needs no bad operand.",
+    "launch_failure": "Custom CUDA code or a library that crashed: this error needs no bad operand.",
+    "launch_timeout": "A kernel that only took too long: this error needs no bad operand.",
+    "library_error": "The CUDA library failed on its own: memory, version or hardware.",
+    "hardware_error": "The GPU reported a hardware fault, which no data causes.",
+    "ecc_error": "The GPU reported a memory fault, which no data causes.",
+}
 REPLAY_RERUN_CLEAN = "The cell ran through in the restarted kernel."
 SUBSTITUTED = (
     "{count} {tensors} lived only on the GPU and {verb} lost with it; zeros stood in for {them}."
@@ -441,6 +475,12 @@ NEXT_RESTART_AND_REPLAY = (
     "**Restart and replay**: a fresh kernel, the set-up cells again, then this cell, checked. The "
     "button shows first what is lost; `%cuda_debug restart` does it at once."
 )
+NEXT_RESTART_ON_GPU = (
+    "**Restart and replay**: the set-up cells again, then this cell on the GPU, with blocking "
+    "launches and its operands checked. The button shows first what is lost; `%cuda_debug restart` "
+    "does it at once."
+)
+NEXT_SANITIZER = "Run it as a script under `compute-sanitizer`: it names the kernel and the access."
 NEXT_RESTART = "**Restart** (`%cuda_debug restart`): a fresh kernel; the GPU works again."
 NEXT_MANUAL_RESTART = "Restart the kernel; until then no CUDA call works."
 NEXT_BEFORE = "Put `%%cuda_debug` on top of the cell: it is then checked before the GPU runs it."
@@ -461,6 +501,8 @@ LABELS = {
     "items": "Dataset items",
     "range": "Range",
     "hint": "Hint",
+    "holder": "Your tensor",
+    "library": "Called in",
     "origin": "Came from",
     "more": "Also bad",
     "open": "Still possible",
@@ -661,6 +703,10 @@ HINT_TOO_LARGE = {
     "index": "The indexed dimension has size {size}.",
     "gather": "The indexed dimension has size {size}.",
 }
+HINT_POSITIONS = (
+    "These look like positions: they need {needed} places, and there are {size}. Shorten the sequence "
+    "(truncate to {size}, generate fewer tokens), or make room for more positions."
+)
 HINT_NAN_AS_INTEGER = (
     "-9223372036854775808 is what NaN becomes as an integer: look at the float that was converted."
 )
@@ -697,6 +743,9 @@ OPERAND_PLACE = "line {line}"
 OPERAND_PLACE_FUNCTION = " of {function}"
 OPERAND_PLACE_FILE = " in {file}"
 OPERAND_PLACE_SOURCE = ": {source}"
+OPERAND_MADE_FROM = "{operand} (made from `{expression}`)"
+OPERAND_HOLDER = "  yours   {expression}: shape {shape}, {dtype}, there at {positions}"
+OPERAND_LIBRARY = "  in      {place}"
 OPERAND_HINT = "  hint    {hint}"
 OPERAND_SUBSTITUTE = "  note    these values are partly substitutes: the real ones were lost."
 
@@ -704,7 +753,7 @@ OPERAND_SUBSTITUTE = "  note    these values are partly substitutes: the real on
 
 SCRIPT_HEAD = ("Minimal reproducer of a bad operand, made by cudassert_ipy.",)
 SCRIPT_EXPECTED = (
-    "On CUDA the kernel asserts on it (or goes wrong in silence); with device = \"cpu\" PyTorch",
+    'On CUDA the kernel asserts on it (or goes wrong in silence); with device = "cpu" PyTorch',
     "raises an ordinary exception where its CPU kernel checks the operand. What is wrong:",
 )
 SCRIPT_SUBSTITUTES = "The values are partly substitutes: the real ones were lost with the context."
@@ -1110,6 +1159,10 @@ REPLAY_CRASHED = (
     "The replay's process was ended by {how}. The kernel is untouched. An operation may crash on the CPU as well; "
     "SIGKILL most often means that memory ran out."
 )
+REPLAY_CRASHED_IN = "The CPU kernel of {what} crashed ({how}){place}. The operations after it were not checked; the kernel is untouched."
+REPLAY_CRASHED_OPERATION = "an operation"
+REPLAY_CRASHED_PLACE = " in `{source}`"
+REPLAY_FOUND_BEFORE = "The check found the bad operand before that."
 REPLAY_UNKNOWN_END = "something unknown"
 REPLAY_EXITED = "The cell called exit()."
 REPLAY_SUBSTITUTE_PASSED = (
@@ -1169,6 +1222,10 @@ STANDIN_PACKAGE = "CUDA code of {name}"
 STANDIN_EXTENSION = "The custom CUDA function {name}"
 STANDIN_UNNAMED = "A custom CUDA function"
 STANDIN_EAGER = "Compiled code and CUDA graphs ran eagerly."
+STANDIN_ZERO_DIVISION = (
+    "A whole number was divided by zero: the GPU does not fail here and gives an unspecified number, for which -1 "
+    "stood in."
+)
 STANDIN_UPCAST = "Where the CPU has no {dtype} kernel, it computed in float32 instead."
 
 SIMULATED_NAME = "Simulated CUDA device (cudassert_ipy, runs on the CPU)"

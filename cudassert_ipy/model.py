@@ -236,6 +236,18 @@ class Origin(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Holder(Record):
+    """The user's tensor that holds the bad values of an operand that a library made of it."""
+
+    expression: str
+    """What the user wrote for it, e.g. ``batch["labels"]``."""
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    positions: tuple[tuple[int, ...], ...] = ()
+    """Where the values stand in it, at most ``MAX_POSITIONS``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding(Record):
     """An operand whose values are outside what its operation allows."""
 
@@ -254,6 +266,10 @@ class Finding(Record):
     source: str = ""
     frames: tuple[Frame, ...] = ()
     """User frames, from the cell inwards."""
+    library: Frame | None = None
+    """Where in an installed package the operation stands, if the user called it through one."""
+    holder: Holder | None = None
+    """Only where ``expression`` is None."""
     shape: tuple[int, ...] = ()
     dtype: str = ""
     minimum: int | float | None = None

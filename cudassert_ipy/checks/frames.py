@@ -66,14 +66,22 @@ def library_frame(start: FrameType) -> FrameType | None:
     """
     frame: FrameType | None = start
     while frame is not None and not is_user_file(frame.f_code.co_filename):
-        if _is_library_file(frame.f_code.co_filename):
+        if is_library_file(frame.f_code.co_filename):
             return frame
         frame = frame.f_back
     return None
 
 
+def below_packages(filename: str) -> str:
+    """Return the path of a library's file as it is imported: ``transformers/models/...``."""
+    path = os.path.realpath(filename)
+    root = next((root for root in _package_roots() if path.startswith(root)), "")
+    return path.removeprefix(root).replace(os.sep, "/")
+
+
 @functools.lru_cache(maxsize=4096)
-def _is_library_file(filename: str) -> bool:
+def is_library_file(filename: str) -> bool:
+    """Whether code compiled under ``filename`` is of an installed package other than torch."""
     if _GENERATED.search(filename):
         return False  # its source says nothing; who called it does
     path = os.path.realpath(filename)

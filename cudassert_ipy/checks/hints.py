@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cudassert_ipy import messages
+from cudassert_ipy.checks.operand import counts_up
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from cudassert_ipy.checks.operators import Operand, Operator
     from cudassert_ipy.checks.statistics import Offenders, Statistics
 
@@ -14,12 +17,19 @@ _NAN_AS_INTEGER = -(2**63)
 
 
 def hint_for(
-    operator: Operator, operand: Operand, statistics: Statistics, offenders: Offenders
+    operator: Operator,
+    operand: Operand,
+    statistics: Statistics,
+    offenders: Offenders,
+    source: str = "",
 ) -> str:
-    """Return a hint for off-by-one values, labels that start at 1, and stray negative markers."""
+    """Return a hint for off-by-one values, labels that start at 1, and stray negative markers.
+
+    ``source`` is the line that calls torch: one that speaks of positions looks up positions.
+    """
     if operand.role in ("probability", "count", "offset", "input"):
         return _hint_for_amounts(operator, operand, statistics)
-    return _hint_for_places(operator, operand, statistics, offenders)
+    return _hint_for_places(operator, operand, statistics, offenders, source)
 
 
 def _hint_for_amounts(operator: Operator, operand: Operand, statistics: Statistics) -> str:
@@ -34,7 +44,11 @@ def _hint_for_amounts(operator: Operator, operand: Operand, statistics: Statisti
 
 
 def _hint_for_places(
-    operator: Operator, operand: Operand, statistics: Statistics, offenders: Offenders
+    operator: Operator,
+    operand: Operand,
+    statistics: Statistics,
+    offenders: Offenders,
+    source: str,
 ) -> str:
     family = operator.family
     low, high = operand.low, operand.high
@@ -56,8 +70,11 @@ def _hint_for_places(
     # Only the first offending values are listed: the extremes speak for the others.
     too_small = lowest < low and lowest not in operand.special
     too_large = highest > high and highest not in operand.special
+    is_table = operator.family == "embedding" or family == "index"
+    if is_table and too_large and not too_small and _are_positions(operand, source):
+        return messages.HINT_POSITIONS.format(size=size, needed=highest + 1)
     if values == {size} and highest == size and not too_small:
-        if family == "target" and lowest >= 1:
+        if family == "target" and lowest == 1:
             return messages.HINT_LABELS_FROM_ONE.format(classes=size)
         template = messages.HINT_OFF_BY_ONE[family]
         return template.format(size=size, last=high, needed=size + 1)
@@ -68,3 +85,13 @@ def _hint_for_places(
     if values and min(values) > high and not too_small:
         return messages.HINT_TOO_LARGE[family].format(size=size, needed=highest + 1)
     return ""
+
+
+def _are_positions(operand: Operand, source: str) -> bool:
+    if "position" in source.lower():
+        return True
+    return operand.low == 0 and _is_plain(operand.tensor) and counts_up(operand.tensor)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return not (tensor.is_nested or tensor.is_sparse)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy.checks.hints import hint_for
+from cudassert_ipy.checks.holder import find_holder
 from cudassert_ipy.checks.location import SourceLocation, call_site, locate_call, running
 from cudassert_ipy.checks.statistics import Offenders, Statistics, is_outside, locate, summarize
 from cudassert_ipy.checks.written import written_for
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from cudassert_ipy.checks.location import Written
     from cudassert_ipy.checks.operand import Arguments, Operand
     from cudassert_ipy.checks.operators import Operator
-    from cudassert_ipy.model import Origin
+    from cudassert_ipy.model import Holder, Origin
 
 MAX_ROWS = 200
 """Operands that a table lists; those with bad values are always listed."""
@@ -226,6 +228,8 @@ class Inspector:
             end_column=location.end_column,
             source=location.source,
             frames=location.frames,
+            library=location.library,
+            holder=_holder(operand, offenders, written, location),
             shape=written.shape,
             dtype=dtype_name(operand.tensor),
             minimum=statistics.minimum,
@@ -240,9 +244,22 @@ class Inspector:
             batch_rows=offenders.batch_rows,
             certainty="depends_on_substitutes" if substitute else "exact",
             requirement=operand.requirement,
-            hint=hint_for(operator, operand, statistics, offenders),
+            hint=hint_for(operator, operand, statistics, offenders, _source(location)),
             origin=self._origin_of(operand),
         )
+
+
+def _holder(
+    operand: Operand, offenders: Offenders, written: Written, location: SourceLocation
+) -> Holder | None:
+    if written.expression is not None:
+        return None
+    return find_holder(operand.tensor, offenders.positions, location.given_tensors())
+
+
+def _source(location: SourceLocation) -> str:
+    """Return the line that calls torch: a library's, or the user's own."""
+    return location.source if location.library is None else location.library.source
 
 
 def _written_shape(operator: Operator, operand: Operand) -> tuple[int, ...]:

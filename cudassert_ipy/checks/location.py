@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import collections
+import inspect
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy.checks.expression import find_expression, given_tensors
-from cudassert_ipy.checks.frames import Span, is_user_file, library_frame, span_of, user_frames
+from cudassert_ipy.checks.frames import (
+    Span,
+    below_packages,
+    is_library_file,
+    is_user_file,
+    library_frame,
+    span_of,
+    user_frames,
+)
 from cudassert_ipy.model import Frame
 
 if TYPE_CHECKING:
@@ -17,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _MAX_FRAMES = 20
+_MAX_DECORATORS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +99,16 @@ def locate_call(start: FrameType | None = None) -> SourceLocation:
         end_column=here.end_column,
         source=here.source,
         frames=frames[::-1],
-        library=None if library is None else _record(library),
+        library=None if library is None else _in_package(_record(library)),
         _frame=stack[0],
         _span=here,
         _callee=_called_by(stack[0], start),
     )
+
+
+def _in_package(frame: Frame) -> Frame:
+    """Return the frame with its file from the package on: where packages lie is nobody's matter."""
+    return replace(frame, file=below_packages(frame.file))
 
 
 def _record(frame: FrameType, span: Span | None = None) -> Frame:
@@ -104,18 +120,42 @@ def _record(frame: FrameType, span: Span | None = None) -> Frame:
 
 
 def _called_by(caller: FrameType, start: FrameType) -> FrameType | None:
-    """Return the frame that ``caller`` called, on the way to ``start``; None if it is ``start``."""
-    callee = None
+    """Return the frame that ``caller`` called, on the way to ``start``; None if it is ``start``.
+
+    Decorators of libraries are passed by: of ``deprecated(no_grad(generate))`` the second counts.
+    """
+    called: collections.deque[FrameType] = collections.deque(maxlen=_MAX_DECORATORS + 1)
     frame: FrameType | None = start
     while frame is not None and frame is not caller:
-        callee, frame = frame, frame.f_back
-    return callee
+        called.append(frame)
+        frame = frame.f_back
+    while len(called) > 1 and _hands_on(called[-1]):
+        called.pop()
+    return called[-1] if called else None
 
 
-def call_site(start: FrameType | None = None) -> tuple[CodeType, int] | None:
-    """Return a cheap key of where the user's code is now: code object and instruction."""
-    frame = next(user_frames(start or sys._getframe(1)), None)
-    return None if frame is None else (frame.f_code, frame.f_lasti)
+def _hands_on(frame: FrameType) -> bool:
+    """Whether a frame is of a library's function of nothing but ``*args, **kwargs``."""
+    code = frame.f_code
+    takes_any = code.co_flags & inspect.CO_VARARGS and code.co_flags & inspect.CO_VARKEYWORDS
+    is_plain = not (code.co_argcount or code.co_kwonlyargcount)
+    return bool(takes_any) and is_plain and is_library_file(code.co_filename)
+
+
+def call_site(start: FrameType | None = None) -> tuple[CodeType | int, ...] | None:
+    """Return a cheap key of where the user's code is now: code objects and instructions.
+
+    The way from the user's line to the operation is part of it: one call of a library's model looks
+    up several tensors.
+    """
+    path: list[CodeType | int] = []
+    frame = start or sys._getframe(1)
+    while frame is not None:
+        path += (frame.f_code, frame.f_lasti)
+        if is_user_file(frame.f_code.co_filename):
+            return tuple(path)
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
 
 
 def running(function: str) -> FrameType | None:

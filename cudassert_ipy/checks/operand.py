@@ -54,6 +54,14 @@ def is_integral(tensor: Tensor) -> bool:
     return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
 
 
+def counts_up(tensor: Tensor) -> bool:
+    """Whether whole numbers go up by one along the last dimension, as positions do."""
+    if not is_integral(tensor) or tensor.dim() == 0 or tensor.shape[-1] < 2:
+        return False
+    data = tensor.detach()
+    return bool((data[..., 1:] - data[..., :-1] == 1).all())
+
+
 def is_rule(operand: Operand) -> bool:
     """Whether no range says what must hold of the operand, but only its ``requirement``."""
     return operand.bad is not None and operand.low is None and operand.high is None

@@ -26,6 +26,10 @@ def describe(finding: Finding) -> str:
     what = finding.operand
     if finding.expression and finding.expression != finding.operand:
         what = f"`{finding.expression}`"
+    elif finding.holder is not None and not finding.expression:
+        what = messages.OPERAND_MADE_FROM.format(
+            operand=finding.operand, expression=finding.holder.expression
+        )
     total = math.prod(finding.shape)
     headline = messages.OPERAND_HEADLINE
     if finding.valid_minimum is None and finding.valid_maximum is None:
@@ -61,7 +65,19 @@ def describe(finding: Finding) -> str:
             maximum=finding.maximum,
         )
     )
+    if finding.holder is not None and not finding.expression:
+        places = [str(list(position)) for position in finding.holder.positions[:_MAX_LINES]]
+        lines.append(
+            messages.OPERAND_HOLDER.format(
+                expression=finding.holder.expression,
+                shape=list(finding.holder.shape),
+                dtype=finding.holder.dtype,
+                positions=", ".join(places),
+            )
+        )
     lines += _where(finding)
+    if finding.library is not None:
+        lines.append(messages.OPERAND_LIBRARY.format(place=_place(finding.library)))
     if finding.hint:
         lines.append(messages.OPERAND_HINT.format(hint=finding.hint))
     if finding.certainty == "depends_on_substitutes":

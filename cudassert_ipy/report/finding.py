@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cudassert_ipy import messages
-from cudassert_ipy.model import MAX_POSITIONS, Diagnosis, Finding, Frame
+from cudassert_ipy.model import MAX_POSITIONS, Diagnosis, Finding, Frame, Holder
 from cudassert_ipy.report import numbers
 from cudassert_ipy.report.clean import clean_line
 from cudassert_ipy.report.origin import origin_rows
@@ -29,7 +29,7 @@ def finding_title(finding: Finding) -> Phrase:
         return phrase(messages.FINDING_TITLE_PLAIN, name=name, operation=operation)
     total = max(numbers.size(finding), finding.bad_count)
     return phrase(
-        messages.FINDING_TITLE,
+        messages.FINDING_TITLE if _holder(finding) is None else messages.FINDING_TITLE_HOLDER,
         count=numbers.count(finding.bad_count),
         total=numbers.count(total),
         values="value" if total == 1 else "values",
@@ -40,8 +40,17 @@ def finding_title(finding: Finding) -> Phrase:
 
 
 def operand_name(finding: Finding) -> str:
-    """Return what the user wrote for the operand, else the operation's own name for it."""
-    return clean_line(finding.expression or finding.operand or "operand", 60)
+    """Return what the user wrote for the operand or for what it was made from.
+
+    Else the operation's own name for it.
+    """
+    holder = _holder(finding)
+    named = finding.expression if holder is None else holder.expression
+    return clean_line(named or finding.operand or "operand", 60)
+
+
+def _holder(finding: Finding) -> Holder | None:
+    return finding.holder if not finding.expression else None
 
 
 def short_operation(operation: str) -> str:
@@ -57,6 +66,10 @@ def finding_rows(diagnosis: Diagnosis) -> list[Row]:
     if finding is None:
         return []
     rows = [row("operand", _operand(finding))]
+    if _holder(finding) is not None:
+        rows.append(row("holder", _held(finding)))
+    if finding.library is not None:
+        rows.append(row("library", _frame(finding.library)))
     limits = numbers.allowed(finding)
     if limits:
         rows.append(row("allowed", plain(limits)))
@@ -114,13 +127,7 @@ def finding_details(finding: Finding) -> list[Detail]:
                 tuple(
                     row(
                         "frames",
-                        join(
-                            [
-                                plain(f"{function_of(f)}, line {numbers.number(f.line)}"),
-                                code(clean_line(f.source.strip(), 120)),
-                            ],
-                            ": ",
-                        ),
+                        _frame(f),
                     )
                     for f in finding.frames[:10]
                 ),
@@ -149,8 +156,26 @@ def position_texts(finding: Finding, limit: int) -> list[str]:
     ]
 
 
+def _frame(frame: Frame) -> Phrase:
+    where = plain(f"{function_of(frame)}, line {numbers.number(frame.line)}")
+    return join([where, code(clean_line(frame.source.strip(), 120))], ": ")
+
+
+def _held(finding: Finding) -> Phrase:
+    """Return the user's tensor and where in it the values stand."""
+    holder = _holder(finding)
+    if holder is None:
+        return ()
+    kind = " ".join(filter(None, [clean_line(holder.dtype, 40), numbers.shape(holder.shape)]))
+    shown = [numbers.shape(position) for position in holder.positions[:_SHOWN_POSITIONS]]
+    more = len(holder.positions) > _SHOWN_POSITIONS
+    there = messages.HELD_AT.format(positions=", ".join(shown) + (", …" if more else ""))
+    return join([code(clean_line(holder.expression, 60)), plain(kind), plain(there)], " · ")
+
+
 def _operand(finding: Finding) -> Phrase:
-    parts = [code(operand_name(finding))]
+    held = _holder(finding) is not None
+    parts = [code(clean_line(finding.operand, 60) if held else operand_name(finding))]
     kind = " ".join(filter(None, [clean_line(finding.dtype, 40), numbers.shape(finding.shape)]))
     parts.append(plain(kind))
     if finding.minimum is not None or finding.maximum is not None:
