@@ -47,7 +47,7 @@ def find_holder(
         found = _in_same_memory(operand, positions, tensor)
         if found:
             return _holder(name, tensor, found)
-    copies = {}
+    copies: dict[str, tuple[Tensor, str, list[int]]] = {}
     for name, tensor in candidates:
         found = _in_a_copy(operand, positions, tensor)
         if found and not any(other is tensor for other, _, _ in copies.values()):
@@ -82,7 +82,7 @@ def _in_same_memory(
         places = []
         for position in positions:
             steps = sum(i * stride for i, stride in zip(position, strides, strict=True))
-            places.append(operand.storage_offset() + steps - tensor.storage_offset())
+            places.append(int(operand.storage_offset() + steps - tensor.storage_offset()))
         return places if all(0 <= place < tensor.numel() for place in places) else None
     except _ODD:
         return None  # sparse, nested and functorch tensors have no storage
