@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from cudassert_ipy import messages
+from cudassert_ipy.checks.call_data import call_data
 from cudassert_ipy.checks.frames import user_frames
 from cudassert_ipy.checks.operators import Operator, function_table, table
 from cudassert_ipy.errors import OperandError
@@ -21,18 +22,19 @@ from cudassert_ipy.replay.graphs import forbid_old_graphs
 from cudassert_ipy.replay.iterators import forbid_worker_iterators
 from cudassert_ipy.replay.locks import renew_file_locks
 from cudassert_ipy.replay.modes import ActiveModes
-from cudassert_ipy.replay.protocol import Done, Found, Progress, Remark, Row
+from cudassert_ipy.replay.protocol import Called, Done, Found, Progress, Remark, Row
 from cudassert_ipy.replay.replacement import CannotReplaceError, Replaced, replace_device_tensors
 from cudassert_ipy.standin import simulator
 from cudassert_ipy.standin.device import StandinDevice
 from cudassert_ipy.standin.replay_policy import MAX_FINDINGS, Collector, ReplayPolicy
+from cudassert_ipy.standin.tags import tag_of
 from cudassert_ipy.standin.third_party import custom_cuda
 
 if TYPE_CHECKING:
     from cudassert_ipy.model import Finding, Outcome
     from cudassert_ipy.replay.state import HostCopies
 
-Send = Callable[[Progress | Found | Row | Remark | Done], None]
+Send = Callable[[Progress | Found | Called | Row | Remark | Done], None]
 
 _TEXT_LIMIT: Final = 2_000
 _NO_BACKWARD = "Unable to handle autograd's threading in combination with fork"
@@ -92,7 +94,7 @@ class CellReplay:
         del heap, tensors
         memory.limit_child(self._memory_limit)
         collector = Collector()
-        policy = _Policy(collector, self._record, self._device_count)
+        policy = _Policy(collector, self._record, self._tell_call, self._device_count)
         failure = None
         own = backward.own_backward(self._needed.append) if walks else contextlib.nullcontext()
         device = StandinDevice(policy)
@@ -141,6 +143,18 @@ class CellReplay:
             if self._remark is not None:
                 self._send(Remark(text=self._remark))
 
+    def _tell_call(
+        self, finding: Finding, operator: Operator, args: tuple[Any, ...], kwargs: Any
+    ) -> None:
+        """Tell the call of the first finding, before anything can change its tensors."""
+        if self._finding is not None:
+            return
+        try:
+            call = call_data(operator, args, kwargs, finding, _is_on_device)
+        except (RuntimeError, TypeError, ValueError, LookupError, NotImplementedError):
+            return  # odd tensors (batched, foreign): the finding stands, without a script
+        self._send(Called(call=call))
+
     def _placed(self, finding: Finding) -> Finding:
         """Let who executes add what only it knows: dataset items, frames around a loop."""
         found: Callable[[Finding], Finding] | None = getattr(self._execute, "found", None)
@@ -184,19 +198,27 @@ class _Policy(ReplayPolicy):
         self,
         collector: Collector,
         record: Callable[[Finding, Any, tuple[Any, ...], Any], None],
+        tell_call: Callable[[Finding, Operator, tuple[Any, ...], Any], None],
         device_count: int,
     ) -> None:
         super().__init__(collector, device_count=device_count)
         self._record = record
+        self._tell_call = tell_call
 
     def found(
         self, findings: list[Finding], operator: Operator, args: tuple[Any, ...], kwargs: Any
     ) -> None:
+        self._tell_call(findings[0], operator, args, kwargs)
         ask = _checked_on_cpu(operator)
         for finding in findings:
             if self.collector.substitute_integer_read:
                 finding = replace(finding, certainty="depends_on_substitutes")  # noqa: PLW2901
             self._record(finding, ask, args, kwargs)
+
+
+def _is_on_device(tensor: torch.Tensor) -> bool:
+    found = tag_of(tensor)
+    return found is not None and found.device_index is not None
 
 
 def _checked_on_cpu(operator: Operator | None) -> Any:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
+from cudassert_ipy.checks.call_data import CallData
 from cudassert_ipy.model import Finding, Outcome, Record, ReplayState, TensorRow
 
 LINE_LIMIT: Final = 256 * 1024
@@ -43,6 +44,13 @@ class Found(Record):
     """An operation was given an operand that its CUDA kernel would assert on."""
 
     finding: Finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Called(Record):
+    """The call that the first finding is about, to write it down as a script."""
+
+    call: CallData
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +87,12 @@ class Output(Record):
     text: str
 
 
-Event: TypeAlias = Progress | Found | Row | Remark | Done | Output
+Event: TypeAlias = Progress | Found | Called | Row | Remark | Done | Output
 
-_KINDS: Final[dict[str, type[Progress | Found | Row | Remark | Done]]] = {
+_KINDS: Final[dict[str, type[Progress | Found | Called | Row | Remark | Done]]] = {
     "progress": Progress,
     "found": Found,
+    "called": Called,
     "row": Row,
     "remark": Remark,
     "done": Done,
@@ -91,7 +100,7 @@ _KINDS: Final[dict[str, type[Progress | Found | Row | Remark | Done]]] = {
 _NAMES: Final = {cls: name for name, cls in _KINDS.items()}
 
 
-def encode(event: Progress | Found | Row | Remark | Done, token: str) -> bytes:
+def encode(event: Progress | Found | Called | Row | Remark | Done, token: str) -> bytes:
     """Return ``event`` as one line of ASCII JSON, its texts and lists cut to a sensible length.
 
     The line feed before it ends what the cell may have written to the pipe.

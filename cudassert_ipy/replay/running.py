@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from cudassert_ipy import messages
 from cudassert_ipy.model import Finding, Outcome, Replay, ReplayState, TensorRow
 from cudassert_ipy.replay.protocol import (
+    Called,
     Done,
     Event,
     EventDecoder,
@@ -25,6 +26,7 @@ from cudassert_ipy.replay.protocol import (
 )
 
 if TYPE_CHECKING:
+    from cudassert_ipy.checks.call_data import CallData
     from cudassert_ipy.replay.process import Child
 
 OUTPUT_LIMIT: Final = 64 * 1024
@@ -50,6 +52,7 @@ class ReplayResult:
         output: what the cell printed, cut to ``OUTPUT_LIMIT``.
         cell_seconds: how long the code itself ran, without what was set up before it.
         more: further bad operands, one for each place in the code.
+        call: the call that the finding is about; None where it could not be told.
 
     """
 
@@ -59,6 +62,7 @@ class ReplayResult:
     output: str
     cell_seconds: float = 0.0
     more: tuple[Finding, ...] = ()
+    call: CallData | None = None
 
 
 class RunningReplay:
@@ -78,6 +82,7 @@ class RunningReplay:
         self._listen()
         self._finding: Finding | None = None
         self._more: dict[object, Finding] = {}
+        self._call: CallData | None = None
         self._remark: str | None = None
         self._rows: list[TensorRow] = []
         self._text = codecs.getincrementaldecoder("utf-8")("replace")
@@ -197,6 +202,8 @@ class RunningReplay:
                     self._finding = finding
                 elif _place(finding) != _place(self._finding):
                     self._more.setdefault(_place(finding), finding)
+            case Called(call=call):
+                self._call = self._call or call
             case Remark(text=text):
                 self._remark = self._remark or text
             case Row(row=row) if len(self._rows) < ROW_LIMIT:
@@ -232,6 +239,7 @@ class RunningReplay:
             output,
             done.cell_seconds,
             tuple(self._more.values()),
+            self._call,
         )
         return self._result
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cudassert_ipy.replay.protocol import encode
 
 if TYPE_CHECKING:
-    from cudassert_ipy.replay.protocol import Done, Found, Progress, Remark, Row
+    from cudassert_ipy.replay.protocol import Called, Done, Found, Progress, Remark, Row
 
 
 class Sender:
@@ -26,7 +26,7 @@ class Sender:
         self._descriptor = descriptor
         self._lock = threading.Lock()
 
-    def send(self, event: Progress | Found | Row | Remark | Done) -> None:
+    def send(self, event: Progress | Found | Called | Row | Remark | Done) -> None:
         """Write ``event`` as one line. Raises ``OSError`` when nobody reads any more."""
         data = encode(event, self._token)
         with self._lock:
