@@ -505,7 +505,7 @@ LABELS = {
     "library": "Called in",
     "origin": "Came from",
     "more": "Also bad",
-    "open": "Still possible",
+    "open": "Left open",
     "certainty": "How sure",
     "replay": "Replay",
     "exception": "Error",
@@ -758,6 +758,53 @@ SCRIPT_EXPECTED = (
 )
 SCRIPT_SUBSTITUTES = "The values are partly substitutes: the real ones were lost with the context."
 SCRIPT_ODD = "the call has arguments that cannot be written down as a script"
+SCRIPT_NO_PYTHON = "the cells are not plain Python"
+SCRIPT_AWAITS = "a cell awaits outside a function, which a script cannot"
+SCRIPT_NOT_CUT = "`{what}` hides which names it makes or reads, so nothing was left out"
+SCRIPT_TOO_LONG = "it would be too long"
+SCRIPT_CELLS_HEAD = "The cells that lead to a bad operand, made by cudassert_ipy. Versions: {versions}"
+REPRO_NOTHING = "There is nothing to reproduce: no cell has failed of a CUDA error yet."
+REPRO_RUNS = (
+    "The cells that are needed run again in a fresh process, on the CPU: what they do to files or "
+    "network happens again."
+)
+REPRO_PROGRESS_CELLS = "Trying the cells that are needed"
+REPRO_PROGRESS_ALL = "Trying all cells"
+REPRO_PROGRESS_OPERATION = "Trying the one operation"
+REPRO_BECAUSE = "a script was tried"
+REPRO_OPERATION = "One operation:"
+REPRO_CELLS = "The cells:"
+REPRO_CELLS_KEPT = "{kept} of {total} statements."
+REPRO_ALL_CELLS = "All cells: with fewer statements it was not reproduced."
+REPRO_ALL_NEEDED = "All cells: every statement may be needed."
+REPRO_VERIFIED = (
+    "Verified: run on the CPU with a stand-in device, it raises the same finding (not checked on a "
+    "GPU)."
+)
+REPRO_FOUND = "Run on the CPU with a stand-in device, it raises this finding (not checked on a GPU)."
+REPRO_OTHER_VALUES = (
+    "Run on the CPU with a stand-in device, it raises a finding for the same operation and operand, "
+    "with other values (random data, or data that changed)."
+)
+REPRO_NOT_REPRODUCED = "Not reproduced: {why}"
+REPRO_WHY_CLEAN = "the script ran through without a bad operand."
+REPRO_WHY_OTHER = "it found another bad operand ({operation})."
+REPRO_WHY_ENDED = "the script did not get there ({outcome}{exception})."
+REPRO_NOT_WRITTEN = "Not written: {why}."
+REPRO_NO_CALL = "no bad operand is known; run `%cuda_debug replay` first"
+REPRO_EXISTS = "{file} exists already; it was not overwritten. Give another name."
+REPRO_NO_FILE = "cannot write {file}: {error}"
+REPRO_WRITTEN = "Written to {file}. {status}"
+REPRO_HIDDEN = (
+    "`%config CudaDebug.show_values = False` keeps values out of the notebook, and a reproducer is "
+    "made of them. Name a file: %cuda_debug repro FILE"
+)
+REPRO_NOTHING_WRITTEN = "No script could be made, so nothing was written."
+BUTTON_REPRODUCE = "Reproducer"
+BUTTON_REPRODUCE_GO = "Run and write"
+BUTTON_REPRODUCE_HIDE = "Hide reproducer"
+TOOLTIP_REPRODUCE = "A short script that shows the mistake, tried on the CPU before it is shown."
+HELP_CELLS = "With repro FILE: write the cells, not the one operation."
 
 # --- check_batch and scan -------------------------------------------------------------------------
 

@@ -85,7 +85,15 @@ class Step:
 
 
 class History:
-    """Follows the operations of one run."""
+    """Follows the operations of one run.
+
+    Attributes:
+        low_precision: floating-point types of less than four bytes that were computed in.
+
+    """
+
+    def __init__(self) -> None:
+        self.low_precision: set[str] = set()
 
     def before(self, func: Any, args: tuple[Any, ...]) -> Summary | None:
         """Return what an operation that changes its first argument is about to change."""
@@ -135,6 +143,8 @@ class History:
             dtype = result.dtype
             if dtype.is_complex or dtype is torch.bool:
                 continue
+            if dtype.is_floating_point and dtype.itemsize < 4:
+                self.low_precision.add(_name(dtype))
             source = _source(args, result)
             if kind.copies and source is not None and source.dtype == dtype:
                 _set_chain(result, _chain_of(source))

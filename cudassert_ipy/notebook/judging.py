@@ -14,15 +14,17 @@ if TYPE_CHECKING:
     from cudassert_ipy.model import Diagnosis, Failure, Finding
 
 _NAMES_SHOWN = 5
+_MAX_REASONS = 3
 
 
-def judge(diagnosis: Diagnosis, changed: Sequence[str]) -> Diagnosis:
+def judge(diagnosis: Diagnosis, changed: Sequence[str], *, fence: bool = True) -> Diagnosis:
     """Return the diagnosis with what speaks against its replay.
 
     Args:
         diagnosis: with the replay's result in it.
         changed: variables that the cell reads, that it had changed before it failed, and that could
             not be put back for the replay.
+        fence: whether each cell waits for the device at its end, so that an error is its own.
 
     """
     failure, finding, replay = diagnosis.failure, diagnosis.finding, diagnosis.replay
@@ -40,13 +42,31 @@ def judge(diagnosis: Diagnosis, changed: Sequence[str]) -> Diagnosis:
         # The device did find a bad value: what ran here were not the values of that run.
         outcome = "inconclusive"
         doubts.append(messages.DOUBT_NOT_MET)
-    said = [*doubts, *_bugs(diagnosis)]
-    if not said:
-        return diagnosis
-    note = " ".join([*([replay.note] if replay.note else []), *said])
-    if finding is not None:
-        finding = replace(finding, certainty="depends_on_substitutes")
-    return replace(diagnosis, finding=finding, replay=replace(replay, outcome=outcome, note=note))
+    bugs = _bugs(diagnosis)
+    if outcome != "clean":
+        doubts += bugs
+    if doubts:
+        note = " ".join([*([replay.note] if replay.note else []), *doubts])
+        replay = replace(replay, outcome=outcome, note=note)
+        if finding is not None:
+            finding = replace(finding, certainty="depends_on_substitutes")
+    reasons: tuple[str, ...] = ()
+    if replay.outcome == "clean":
+        reasons = (*bugs, *replay.reasons, *_by_kind(failure, fence=fence))
+    replay = replace(replay, reasons=reasons[:_MAX_REASONS])
+    return replace(diagnosis, finding=finding, replay=replay)
+
+
+def _by_kind(failure: Failure | None, *, fence: bool) -> list[str]:
+    """Return what the kind of the error itself leaves open."""
+    if failure is None:
+        return []
+    reasons = []
+    if not fence and not failure.blocking:
+        reasons.append(messages.OPEN_EARLIER)
+    if failure.kind in messages.OPEN_KINDS:
+        reasons.append(messages.OPEN_KINDS[failure.kind])
+    return reasons
 
 
 def _bugs(diagnosis: Diagnosis) -> tuple[str, ...]:

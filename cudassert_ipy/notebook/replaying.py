@@ -55,6 +55,7 @@ class Replaying:
 
     Attributes:
         output: what the cell printed in the last replay.
+        call: the call that its finding is about, as data; None where it was not told.
 
     """
 
@@ -62,6 +63,7 @@ class Replaying:
         self._session = session
         self._running: Any = None
         self.output = ""
+        self.call: Any = None
 
     def checkpoint(self, float_budget: int) -> Any:
         """Fork a child that waits with the state of now. Raises ``CheckpointRefused``.
@@ -312,6 +314,7 @@ class Replaying:
 
     def _finish(self, diagnosis: Diagnosis, result: Any, changed: Sequence[str] = ()) -> Diagnosis:
         self.output = result.output
+        self.call = result.call
         context = diagnosis.context
         found = replace(
             diagnosis,
@@ -324,7 +327,7 @@ class Replaying:
         cell = self._failed_cell()
         own = cell.execution_count if result.replay.state == "rerun" else None
         found = as_typed(found, cell.source, self._session.cell_of, own)
-        return judge(found, changed)
+        return judge(found, changed, fence=self._session.settings.fence)
 
     @staticmethod
     def _show_progress(panel: Any, event: Any, label: str = "") -> None:

@@ -23,6 +23,7 @@ from cudassert_ipy.replay.iterators import forbid_worker_iterators
 from cudassert_ipy.replay.locks import renew_file_locks
 from cudassert_ipy.replay.modes import ActiveModes
 from cudassert_ipy.replay.protocol import Called, Done, Found, Progress, Remark, Row
+from cudassert_ipy.replay.reasons import left_open
 from cudassert_ipy.replay.replacement import CannotReplaceError, Replaced, replace_device_tensors
 from cudassert_ipy.standin import simulator
 from cudassert_ipy.standin.device import StandinDevice
@@ -115,7 +116,12 @@ class CellReplay:
         for row in collector.rows:
             self._send(Row(row=row))
         outcome, notes = self._judge(failure, collector)
-        remarks = [] if outcome == "raised" else collector.remarks
+        remarks = collector.remarks
+        if outcome == "raised":  # of the others, the finding does not depend
+            remarks = [text for text in remarks if text == messages.STANDIN_ZERO_DIVISION]
+        reasons: tuple[str, ...] = ()
+        if outcome == "clean":
+            reasons = left_open(collector, device.context)
         return Done(
             outcome=outcome,
             exception=self._exception(failure),
@@ -123,6 +129,7 @@ class CellReplay:
             cell_seconds=cell_seconds,
             substituted=replaced.substituted,
             note=" ".join([*notes, *remarks, *self._where(), *_as_of(replaced)]) or None,
+            reasons=reasons,
         )
 
     def _record(self, finding: Finding, func: Any, args: tuple[Any, ...], kwargs: Any) -> None:

@@ -78,6 +78,8 @@ class Done(Record):
     """Seconds that the code itself ran, without what was set up before it."""
     substituted: int = 0
     note: str | None = None
+    reasons: tuple[str, ...] = ()
+    """What a clean replay leaves open, the most likely first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from cudassert_ipy import messages
 from cudassert_ipy.model import Finding, Outcome, Replay, ReplayState, TensorRow
+from cudassert_ipy.replay.crash import TAIL, describe_crash, without_stack
 from cudassert_ipy.replay.protocol import (
     Called,
     Done,
@@ -88,6 +89,7 @@ class RunningReplay:
         self._text = codecs.getincrementaldecoder("utf-8")("replace")
         self._output: list[str] = []
         self._output_room = OUTPUT_LIMIT
+        self._tail = ""
         self._heard = False
         self._done: Done | None = None
         self._result: ReplayResult | None = None
@@ -186,9 +188,11 @@ class RunningReplay:
             yield data
 
     def _printed(self, data: bytes) -> list[Output]:
+        text = self._text.decode(data)
+        self._tail = (self._tail + text)[-TAIL:]
         if self._output_room <= 0:
             return []
-        text = self._text.decode(data)[: self._output_room]
+        text = text[: self._output_room]
         self._output_room -= len(text)
         if self._output_room == 0:
             text += messages.REPLAY_OUTPUT_CUT
@@ -212,8 +216,9 @@ class RunningReplay:
                 self._done = self._done or event
 
     def _crashed(self, elapsed: float) -> Done:
-        how = self._child.how_it_ended or messages.REPLAY_UNKNOWN_END
-        note = messages.REPLAY_CRASHED.format(how=how)
+        note = describe_crash(self._tail, self._child.how_it_ended)
+        if self._finding is not None:
+            note += f" {messages.REPLAY_FOUND_BEFORE}"
         return Done(outcome="crashed", seconds=elapsed, note=note)
 
     def _finish(self, done: Done) -> ReplayResult:
@@ -230,8 +235,11 @@ class RunningReplay:
             seconds=done.seconds,
             substituted=done.substituted,
             note=done.note,
+            reasons=done.reasons,
         )
         output = "".join(self._output)
+        if done.outcome == "crashed":
+            output = without_stack(output)
         self._result = ReplayResult(
             replay,
             self._finding,

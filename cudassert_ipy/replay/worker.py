@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import secrets
 import signal
@@ -95,6 +96,7 @@ class Worker:
         except (sharing.TooMuchSharedMemoryError, OSError) as error:
             problem = messages.REPLAY_SHARED_TOO_LARGE.format(detail=error)
         sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+        faulthandler.enable(output, all_threads=False)  # the parent reads where it crashed
         sys.stdout, sys.stderr = _text_stream(1), _text_stream(2)
         return problem
 

@@ -17,11 +17,11 @@ from cudassert_ipy.report.finding import (
     finding_title,
     function_of,
     more_rows,
-    operand_name,
 )
 from cudassert_ipy.report.parts import Detail, Row, row
 from cudassert_ipy.report.phrase import Part, Phrase, as_text, code, join, phrase, plain
 from cudassert_ipy.report.source import MarkedSource, marked_source
+from cudassert_ipy.report.steps import next_steps
 
 if TYPE_CHECKING:
     from cudassert_ipy.model import Assertion, Diagnosis, Environment, Failure
@@ -31,6 +31,7 @@ SIGNS: dict[Tone, str] = {"bad": "✗", "good": "✓", "unsure": "?", "quiet": "
 """Signs beside the color, which alone would not reach everybody."""
 
 _MAX_ASSERTIONS = 5
+_MAX_REASONS = 3
 # In a kernel the rows about the context and the next steps say the same, about this kernel.
 _SAID_BETTER = frozenset(messages.ADVICE_FOR_A_LOG)
 
@@ -96,7 +97,7 @@ def view(diagnosis: Diagnosis) -> View:
         short=False,
         source=source,
         rows=tuple(rows),
-        steps=tuple(_steps(diagnosis)),
+        steps=tuple(next_steps(diagnosis)),
         details=tuple(detail for detail in details if detail.rows),
     )
 
@@ -247,10 +248,15 @@ def replay_rows(diagnosis: Diagnosis) -> list[Row]:
     if replay is None:
         return []
     duration = numbers.seconds(replay.seconds)
-    text = phrase(messages.REPLAY_TEXTS[replay.outcome], seconds=duration)
+    said = messages.REPLAY_TEXTS[replay.outcome]
+    if replay.outcome == "clean" and replay.reasons:
+        said = messages.REPLAY_RULED_OUT
+    text = phrase(said, seconds=duration)
     if replay.outcome == "clean" and replay.where == "gpu":
         text = join([phrase(messages.REPLAY_RERUN_CLEAN), text])
     rows = [row("result", text)]
+    if replay.outcome == "clean":
+        rows += [row("open", plain(reason)) for reason in replay.reasons[:_MAX_REASONS]]
     if replay.substituted > 0:
         one = replay.substituted == 1
         lost = phrase(
@@ -297,38 +303,6 @@ def _alive(diagnosis: Diagnosis) -> str:
     if replay is not None and replay.state == "guard":
         return messages.CONTEXT_GUARD
     return messages.CONTEXT_ALIVE
-
-
-def _steps(diagnosis: Diagnosis) -> list[Phrase]:
-    """Return what to do next, the most useful first."""
-    actions = diagnosis.actions
-    steps = []
-    if diagnosis.finding is not None:
-        number = diagnosis.finding.line
-        line = "the line" if number is None else f"line {numbers.number(number)}"
-        if number is not None and len(diagnosis.finding.frames) > 1:
-            inner = diagnosis.finding.frames[-1]
-            line = messages.NEXT_FIX_INNER.format(
-                line=numbers.number(inner.line), function=function_of(inner)
-            )
-        if not diagnosis.finding.aten and diagnosis.finding.expression:
-            line = messages.NEXT_FIX_VALUES.format(name=operand_name(diagnosis.finding))
-        template = (
-            messages.NEXT_FIX_DEAD if diagnosis.context == "dead" else messages.NEXT_FIX_ALIVE
-        )
-        return [phrase(template, line=line)]
-    replay = diagnosis.replay
-    if "replay" in actions and (replay is None or replay.outcome in ("timed_out", "cancelled")):
-        steps.append(phrase(messages.NEXT_REPLAY))
-    if "restart_and_replay" in actions:
-        steps.append(phrase(messages.NEXT_RESTART_AND_REPLAY))
-    elif "restart" in actions:
-        steps.append(phrase(messages.NEXT_RESTART))
-    if not steps and diagnosis.context == "dead":
-        steps.append(phrase(messages.NEXT_MANUAL_RESTART))
-    if not steps or (replay is not None and replay.outcome in ("clean", "inconclusive")):
-        steps.append(phrase(messages.NEXT_BEFORE))
-    return steps
 
 
 def _place(diagnosis: Diagnosis) -> str:

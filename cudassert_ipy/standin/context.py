@@ -29,6 +29,10 @@ class Context:
         """Off after removal: modes that other threads still hold then do nothing."""
         self.initialized = False
         """What ``torch.cuda.is_initialized()`` says: whether the device was used yet."""
+        self.drew_random = False
+        """Whether the random generator of the device was used."""
+        self.used_substitutes = False
+        """Whether an operation was given substitute values, before random ones became some."""
         self.history: History | None = None
         """Follows where values come from, where somebody wants to know."""
         self._thread = _ThreadState()

@@ -19,6 +19,7 @@ from cudassert_ipy.standin.missing_kernels import run_otherwise
 from cudassert_ipy.standin.pinned import pin
 from cudassert_ipy.standin.tags import storage_of, tag_of
 from cudassert_ipy.standin.traits import Traits, traits_of
+from cudassert_ipy.standin.zero_division import divide_anyway, divides_by_zero
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -117,6 +118,8 @@ class StandinDispatchMode(TorchDispatchMode):
         context = self._context
         policy = context.policy
         context.initialized = True
+        if substitute and not context.drew_random:
+            context.used_substitutes = True
         if traits.is_view:
             out = func(*args, **kwargs)
             self._mark(out, traits, args, index, substitute=substitute)
@@ -132,11 +135,15 @@ class StandinDispatchMode(TorchDispatchMode):
             try:
                 out = func(*args, **kwargs)
             except RuntimeError as error:
-                out = run_otherwise(context, func, traits, args, kwargs, error)
+                if divides_by_zero(func, error):
+                    out = divide_anyway(context, func, args, kwargs)
+                    substitute = substitute or policy.tracks_substitutes
+                else:
+                    out = run_otherwise(context, func, traits, args, kwargs, error)
         else:
             out = garbage(func, traits, args, kwargs)
         if traits.is_random and policy.tracks_substitutes:
-            substitute = True
+            context.drew_random = substitute = True
         self._mark(out, traits, args, index, substitute=substitute)
         return out
 

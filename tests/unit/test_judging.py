@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from cudassert_ipy import messages
 from cudassert_ipy.model import Assertion, Diagnosis, Environment, Failure, Finding, Replay
 from cudassert_ipy.notebook.judging import judge
 
@@ -74,7 +75,9 @@ def test_known_bug_of_this_torch_is_named_where_the_data_is_good(state):
         diagnosis(outcome="clean", state=state), environment=Environment(torch="1.8.1+cu111")
     )
 
-    assert "pytorch/pytorch#55027" in judge(given, ()).replay.note
+    replay = judge(given, ()).replay
+    said = replay.reasons[0] if replay.outcome == "clean" else replay.note
+    assert "pytorch/pytorch#55027" in said
 
 
 @pytest.mark.parametrize(
@@ -91,4 +94,40 @@ def test_no_bug_is_named_otherwise(outcome, environment):
     """Not beside a finding, without a replay that ended, in another torch, or on the simulator."""
     given = replace(diagnosis(outcome=outcome, state="checkpoint"), environment=environment)
 
-    assert judge(given, ()) == given
+    replay = judge(given, ()).replay
+    assert replay.note is None
+    assert not any("pytorch/pytorch#" in reason for reason in replay.reasons)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("illegal_memory_access", "race"),
+        ("ecc_error", "memory fault"),
+        ("library_error", "library"),
+    ],
+)
+def test_the_kind_of_the_error_is_a_reason_where_the_data_is_good(kind, reason):
+    """After what the replay itself saw, and at most three in all."""
+    given = diagnosis(outcome="clean", state="checkpoint")
+    given = replace(
+        given,
+        failure=Failure(kind=kind),
+        replay=replace(given.replay, reasons=("one", "two")),
+    )
+    *first, last = judge(given, ()).replay.reasons
+    assert first == ["one", "two"]
+    assert reason in last
+    many = replace(given, replay=replace(given.replay, reasons=tuple("abcde")))
+    assert judge(many, ()).replay.reasons == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("fence", "blocking", "said"), [(True, None, False), (False, None, True), (False, True, False)]
+)
+def test_another_cell_is_a_reason_only_without_the_fence(fence, blocking, said):
+    """With the fence, or with blocking launches, an error belongs to the cell it is reported in."""
+    given = diagnosis(outcome="clean", state="checkpoint")
+    given = replace(given, failure=replace(given.failure, blocking=blocking))
+    reasons = judge(given, (), fence=fence).replay.reasons
+    assert (messages.OPEN_EARLIER in reasons) is said
