@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import pytest
 
 HERE = Path(__file__).parent
-LAYERS = ("unit", "shell", "gpu", "kernel", "notebooks", "browser")
+LAYERS = ("unit", "shell", "gpu", "models", "kernel", "notebooks", "browser")
 
 
 def _layer(item: pytest.Item) -> int:

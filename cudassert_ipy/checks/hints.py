@@ -70,7 +70,7 @@ def _hint_for_places(
     # Only the first offending values are listed: the extremes speak for the others.
     too_small = lowest < low and lowest not in operand.special
     too_large = highest > high and highest not in operand.special
-    is_table = operator.family == "embedding" or family == "index"
+    is_table = family in ("embedding", "index", "gather")
     if is_table and too_large and not too_small and _are_positions(operand, source):
         return messages.HINT_POSITIONS.format(size=size, needed=highest + 1)
     if values == {size} and highest == size and not too_small:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,17 +15,21 @@ if TYPE_CHECKING:
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
-def trim_traceback(error: BaseException) -> None:
+def trim_traceback(error: BaseException, *, was_caught: bool = False) -> None:
     """Make ``error`` end at the innermost user frame, without frames of torch and this package.
 
     Frames outside user code before the first user frame stay: IPython counts and hides its own.
-    Nothing changes where there is no user frame.
+    Nothing changes where there is no user frame, unless the error ``was_caught`` by a library that
+    raised another one: then the library's frames stay.
     """
     entries = list(_entries(error.__traceback__))
     users = [n for n, entry in enumerate(entries) if is_user_file(_filename(entry))]
-    if not users:
+    if not users and not was_caught:
         return
-    kept = [entry for entry in entries[: users[-1] + 1] if not _is_machinery(_filename(entry))]
+    last = users[-1] if users else len(entries) - 1
+    kept = [entry for entry in entries[: last + 1] if not _is_machinery(_filename(entry))]
+    if not kept:
+        return
     # In place: IPython and others hold the traceback beside the exception.
     for entry, following in zip(kept, [*kept[1:], None], strict=True):
         entry.tb_next = following
@@ -44,4 +49,5 @@ def _filename(entry: TracebackType) -> str:
 def _is_machinery(filename: str) -> bool:
     import torch
 
-    return filename.startswith((str(Path(torch.__file__).parent), _PACKAGE))
+    # With a separator: torch_geometric and torchvision are no part of torch.
+    return filename.startswith((str(Path(torch.__file__).parent) + os.sep, _PACKAGE + os.sep))

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from cudassert_ipy.notebook.recorder import CellRecord
     from cudassert_ipy.notebook.session import Session
 
+_MAX_CHAIN = 10
+
 
 class Failures:
     """The errors of one session. Loaded with the first exception after torch was imported."""
@@ -34,17 +36,21 @@ class Failures:
         With ``show_values`` off, the values go from the message as well: it would be saved with
         the notebook.
         """
-        if isinstance(error, OperandError) and not self._session.settings.show_values:
-            shown = without_values(Diagnosis(finding=error.finding)).finding
+        operand_error = _operand_error(error)
+        if operand_error is not None and not self._session.settings.show_values:
+            shown = without_values(Diagnosis(finding=operand_error.finding)).finding
             if shown is not None:
-                error.args = (describe(shown),)
-        if isinstance(error, OperandError) or device.simulated():
+                operand_error.args = (describe(shown),)
+        if operand_error is not None or device.simulated():
             trim_traceback(error)
+        if operand_error is not None and operand_error is not error:
+            trim_traceback(operand_error, was_caught=True)
 
     def explain(self, error: BaseException, stb: list[str]) -> list[str]:
         """Return the traceback with one line above it if it is about CUDA; prepare the panel."""
-        if isinstance(error, OperandError):
-            diagnosis: Diagnosis | None = self._diagnose_operand_error(error)
+        operand_error = _operand_error(error)
+        if operand_error is not None:
+            diagnosis: Diagnosis | None = self._diagnose_operand_error(operand_error)
         else:
             diagnosis = self._diagnose(error) if is_suspect(error) else None
         return stb if diagnosis is None else [one_line(diagnosis), *stb]
@@ -209,3 +215,16 @@ class Failures:
                 return next((c for c in cells if c.source.strip() == source), None)
             trace = trace.tb_next
         return None
+
+
+def _operand_error(error: BaseException) -> OperandError | None:
+    """Return the guard's error that ``error`` is, or that it was raised for.
+
+    Libraries catch ``IndexError`` and raise their own (``MessagePassing`` of torch_geometric does).
+    """
+    step: BaseException | None = error
+    for _ in range(_MAX_CHAIN):
+        if step is None or isinstance(step, OperandError):
+            return step
+        step = step.__cause__ or (None if step.__suppress_context__ else step.__context__)
+    return None

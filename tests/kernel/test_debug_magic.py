@@ -34,6 +34,23 @@ def test_the_guard_raises_before_the_launch(kernel):
     assert kernel.run("batch['ids'].max().item()").bundles[-1]["text/plain"] == "1000"
 
 
+def test_an_error_that_a_library_made_of_the_guards_is_explained_too(kernel):
+    """Who catches IndexError and raises an error of its own does not hide the finding."""
+    cell = kernel.run(
+        "%%cuda_debug\n"
+        "try:\n"
+        "    model(batch['ids'])\n"
+        "except IndexError as error:\n"
+        "    raise RuntimeError('bad input') from error"
+    )
+    assert cell.reply["ename"] == "RuntimeError"
+    [diagnosis] = cell.diagnoses
+    assert diagnosis["finding"]["bad_values"] == [1000]
+    assert diagnosis["finding"]["line"] == 3
+    assert "bad input" in cell.traceback
+    assert "cudassert_ipy/" not in cell.traceback
+
+
 def test_no_frames_of_ours_in_the_traceback(kernel):
     """Between the user's line and the message stands nothing of ours."""
     cell = kernel.run("%%cuda_debug\n" + FAILING)

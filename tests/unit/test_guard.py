@@ -2,6 +2,7 @@ import functools
 import linecache
 import pickle
 import traceback
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 import cudassert_ipy
 from cudassert_ipy.checks.inspect import MAX_ROWS
+from cudassert_ipy.checks.traceback import trim_traceback
 from cudassert_ipy.errors import OperandError
 from cudassert_ipy.standin.device import StandinDevice
 from cudassert_ipy.standin.simulate import SimulatePolicy
@@ -314,3 +316,19 @@ def test_arguments_by_keyword_are_seen_by_function_checks():
     assert caught.value.finding.bad_values == (3,)
     with cudassert_ipy.guard(), pytest.raises(OperandError):
         torch.take_along_dim(input=torch.zeros(3), indices=torch.tensor([3]), dim=0)
+
+
+def test_frames_of_libraries_named_like_torch_are_not_torchs():
+    """An error that a library caught keeps the library's frames, and loses torch's and ours."""
+    file = str(Path(torch.__file__).parent) + "_friend/layers.py"
+    names = {"table": torch.nn.Embedding(5, 2)}
+    exec(compile("def look(ids):\n    return table(ids)", file, "exec"), names)
+    with cudassert_ipy.guard():
+        try:
+            names["look"](torch.tensor([9]))
+        except OperandError as caught:
+            error = caught
+    error.__traceback__ = error.__traceback__.tb_next  # as if a frame of the library caught it
+    trim_traceback(error, was_caught=True)
+    frames = traceback.extract_tb(error.__traceback__)
+    assert [frame.filename for frame in frames] == [file]
