@@ -168,8 +168,10 @@ HELP_NO_REPLAY = "Do not replay by itself when the cell dies."
 HELP_BUDGET = "Host memory for copies of floating-point CUDA tensors (e.g. 256MB)."
 HELP_TIMEOUT = "Time limit of the replay, in seconds."
 HELP_STATS = "After the cell, show all tensors that were checked, with their ranges."
-HELP_COMMAND = "What to do: status (default), replay, restart, report, guard, simulator, off."
-HELP_VALUE = "on or off, for guard and simulator."
+HELP_COMMAND = (
+    "What to do: status (default), replay, restart, report, repro, guard, simulator, off."
+)
+HELP_VALUE = "on or off, for guard and simulator; for repro the file to write."
 HELP_JSON = "With report: print the diagnosis as JSON and nothing else."
 HELP_OUTPUT = "With report: print what the cell printed in the last replay, and nothing else."
 HELP_WHOLE = "With replay: the whole cell, with as much time as it needs, not only its loop's body."
@@ -178,7 +180,8 @@ CELL_USAGE = (
     "[--timeout S] [--stats]"
 )
 LINE_USAGE = (
-    "usage: %cuda_debug [status | replay [--whole] | restart | report [--json | --output] | guard on|off | "
+    "usage: %cuda_debug [status | replay [--whole] | restart | report [--json | --output] | "
+    "repro [FILE [--cells]] | guard on|off | "
     "simulator on|off | off]"
 )
 CELL_MANUAL = f"""Run this cell with the operands of index operations checked before each launch.
@@ -203,6 +206,10 @@ LINE_MANUAL = f"""Show or do something about CUDA errors in this kernel.
   restart             Restart the kernel in place, run the set-up cells again, replay the failed cell.
   report [--json]     Print the last diagnosis as Markdown, or as JSON and nothing else.
   report --output     Print what the cell printed in the last replay.
+  repro               Print short scripts that show the mistake: one operation with literal values,
+                      and the cells that lead to it. Both are run on the CPU first; the cells'
+                      side effects happen again.
+  repro FILE          Write the one operation (--cells: the cells) to a new file instead.
   guard on|off        Check operands before each launch in every cell from now on.
   simulator on|off    Let a simulated device on the CPU stand in for CUDA.
   off                 Turn everything off.
@@ -762,7 +769,9 @@ SCRIPT_NO_PYTHON = "the cells are not plain Python"
 SCRIPT_AWAITS = "a cell awaits outside a function, which a script cannot"
 SCRIPT_NOT_CUT = "`{what}` hides which names it makes or reads, so nothing was left out"
 SCRIPT_TOO_LONG = "it would be too long"
-SCRIPT_CELLS_HEAD = "The cells that lead to a bad operand, made by cudassert_ipy. Versions: {versions}"
+SCRIPT_CELLS_HEAD = (
+    "The cells that lead to a bad operand, made by cudassert_ipy. Versions: {versions}"
+)
 REPRO_NOTHING = "There is nothing to reproduce: no cell has failed of a CUDA error yet."
 REPRO_RUNS = (
     "The cells that are needed run again in a fresh process, on the CPU: what they do to files or "
@@ -781,7 +790,9 @@ REPRO_VERIFIED = (
     "Verified: run on the CPU with a stand-in device, it raises the same finding (not checked on a "
     "GPU)."
 )
-REPRO_FOUND = "Run on the CPU with a stand-in device, it raises this finding (not checked on a GPU)."
+REPRO_FOUND = (
+    "Run on the CPU with a stand-in device, it raises this finding (not checked on a GPU)."
+)
 REPRO_OTHER_VALUES = (
     "Run on the CPU with a stand-in device, it raises a finding for the same operation and operand, "
     "with other values (random data, or data that changed)."

@@ -56,6 +56,12 @@ class Actions:
         show_values = self._session.settings.show_values
         return render_markdown(self._session.diagnosis, show_values=show_values)
 
+    def reproduce(self) -> None:
+        """Write a reproducer and try it, while the kernel stays usable."""
+        from cudassert_ipy.notebook.reproducing import Reproducing
+
+        self._start(Reproducing(self._session).reproduce_in_panel())
+
     def restart_plain(self) -> None:
         """Restart in place without blocking launches."""
         self._session.restarting.restart_plain()

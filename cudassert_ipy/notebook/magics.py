@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -92,6 +93,20 @@ class CudaDebugMagics:
 
     def _replay(self, options: Any) -> None:
         self._session.replaying.replay_now(whole=options.whole)
+
+    def _repro(self, options: Any) -> None:
+        from cudassert_ipy.notebook.reproducing import Reproducing, as_text, write
+
+        if options.value is None and not self._session.settings.show_values:
+            raise UsageError(messages.REPRO_HIDDEN)
+        if options.value is not None and Path(options.value).exists():
+            raise UsageError(messages.REPRO_EXISTS.format(file=options.value))
+        print(messages.REPRO_RUNS)
+        made = Reproducing(self._session).reproduce_now()
+        if options.value is None:
+            print(as_text(made))
+        else:
+            print(write(made, options.value, cells=options.cells))
 
     def _restart(self, _options: Any) -> None:
         self._session.restarting.restart_from_magic()

@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "replay": (),
     "restart": (),
     "report": (),
+    "repro": (),
     "guard": ("on", "off"),
     "simulator": ("on", "off"),
     "off": (),
@@ -53,10 +54,14 @@ def cell_options(line: str) -> Any:
 @argument("value", nargs="?", default=None, help=messages.HELP_VALUE)
 @argument("--json", action="store_true", help=messages.HELP_JSON)
 @argument("--output", action="store_true", help=messages.HELP_OUTPUT)
+@argument("--cells", action="store_true", help=messages.HELP_CELLS)
 @argument("--whole", action="store_true", help=messages.HELP_WHOLE)
 def line_options(line: str) -> Any:
     """Parse the options of ``%cuda_debug``. Raises ``UsageError`` that lists what is accepted."""
     options = _parse(line_options, line, messages.LINE_USAGE)
+    if options.command == "repro":  # any file
+        options.value = options.value and options.value.strip("'\"")
+        return options
     accepted = COMMANDS[options.command]
     if (options.value or accepted) and options.value not in accepted:
         if not accepted:

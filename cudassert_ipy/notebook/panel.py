@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from cudassert_ipy import messages
 from cudassert_ipy.notebook.plan_form import PlanForm
+from cudassert_ipy.notebook.script_fold import ScriptFold
 from cudassert_ipy.notebook.tensor_explorer import TensorExplorer
 from cudassert_ipy.report.fragments import render_line_html
 from cudassert_ipy.report.html import render_finding_html
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from cudassert_ipy.model import Diagnosis
+    from cudassert_ipy.notebook.reproducing import Reproducer
     from cudassert_ipy.restart.plan import RestartPlan
 
 log = logging.getLogger(__name__)
@@ -56,6 +58,9 @@ class PanelActions(Protocol):
     def report_markdown(self) -> str:
         """Return the report to copy from."""
 
+    def reproduce(self) -> None:
+        """Write a reproducer and try it."""
+
     def restart_plain(self) -> None:
         """Restart without blocking launches."""
 
@@ -82,6 +87,7 @@ class Panel:
         self._bar_text: Any = None
         self._closed = False
         self._output = ""
+        self._scripts: Sequence[Reproducer] = ()
 
     @classmethod
     def adopt(
@@ -136,6 +142,11 @@ class Panel:
         if self._output.strip():
             parts.append(self._html(render_output_html(self._output)))
         self._set([*parts, *self._action_rows(diagnosis.actions)])
+
+    def show_scripts(self, scripts: Sequence[Reproducer], diagnosis: Diagnosis) -> None:
+        """Show reproducers, with what trying them showed, under the buttons of ``diagnosis``."""
+        self._scripts = scripts
+        self.offer(diagnosis)
 
     def show_plan(self, plan: RestartPlan) -> None:
         """Show what a restart runs again and what it loses; the next click does it."""
@@ -246,9 +257,16 @@ class Panel:
                 label, tooltip, click, style = table[action]
                 buttons.append(self._button(label, click, tooltip=tooltip, style=style))
         self._buttons = list(buttons)
-        if "report" in actions:
-            buttons.append(report.button)
-        return [self._row(buttons), report.box] if buttons else []
+        if "report" not in actions:
+            return [self._row(buttons)] if buttons else []
+        fold = ScriptFold(self._widgets, self._starter, self._html, _dispose, self._scripts)
+        return [self._row([*buttons, report.button, fold.button]), report.box, fold.box]
+
+    def _starter(self) -> Any:
+        """Return the button that makes reproducers; any click of the panel disables it too."""
+        button = self._button(messages.BUTTON_REPRODUCE_GO, self._actions.reproduce)
+        self._buttons.append(button)
+        return button
 
     def _start_bar(self) -> None:
         self._bar = self._widgets.FloatProgress(

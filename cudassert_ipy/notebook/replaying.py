@@ -135,14 +135,20 @@ class Replaying:
         with busy(self._session.shell, display.parent):
             try:
                 while True:
-                    attempt = steps.send(await self._result(attempt))
+                    attempt = steps.send(await self.result_of(attempt))
             except StopIteration as end:  # Python lets no coroutine raise it by itself
                 found: Diagnosis = end.value
         display.update(found)
         if panel is not None:
             panel.result(found, self.output)
 
-    async def _result(self, attempt: Attempt) -> Any:
+    def wait_for(self, attempt: Attempt) -> Any:
+        """Say what is tried, wait for it, and return its result."""
+        print(f"{attempt.label} …")
+        return self._wait(attempt.running)
+
+    async def result_of(self, attempt: Attempt) -> Any:
+        """Show the progress of what is tried, in the panel, and return its result."""
         panel = self._session.display.panel
         self._running = attempt.running
         if panel is not None:

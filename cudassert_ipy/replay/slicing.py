@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from cudassert_ipy.replay.dataflow import Facts, facts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 MAX_STATEMENTS: Final = 20_000
 
@@ -51,23 +51,24 @@ def statements(sources: Sequence[str]) -> list[Statement]:
     return found
 
 
-def needed(items: Sequence[Statement], target: int) -> list[Statement]:
-    """Return what must run for statement ``items[target]`` to do what it did, itself included.
+def needed(items: Sequence[Statement], targets: Collection[int]) -> list[Statement]:
+    """Return what must run for the statements ``targets`` to do what they did, with themselves.
 
     Raises :class:`CannotSliceError` where names come and go unseen (``import *``, ``exec``).
     """
-    if target >= MAX_STATEMENTS:
+    last = max(targets)
+    if last >= MAX_STATEMENTS:
         raise CannotSliceError("too many statements")  # noqa: EM101
-    facts = [facts_of(item.node) for item in items[: target + 1]]
+    facts = [facts_of(item.node) for item in items[: last + 1]]
     for fact in facts:
         if fact.opaque is not None:
             raise CannotSliceError(fact.opaque)
     flow = _Flow(facts)
     live: set[str] = set()
     kept = []
-    for number in range(target, -1, -1):
+    for number in range(last, -1, -1):
         fact = facts[number]
-        if number != target and not flow.matters(fact, live):
+        if number not in targets and not flow.matters(fact, live):
             continue
         kept.append(number)
         if not fact.is_import:

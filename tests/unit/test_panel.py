@@ -17,6 +17,7 @@ from cudassert_ipy.model import (  # noqa: E402
     TensorRow,
 )
 from cudassert_ipy.notebook.panel import Panel  # noqa: E402
+from cudassert_ipy.notebook.reproducing import Reproducer  # noqa: E402
 from cudassert_ipy.restart.plan import Loss, PlanStep, RestartPlan  # noqa: E402
 
 DEAD = Diagnosis(
@@ -111,6 +112,9 @@ class Recorder:
     def report_markdown(self) -> str:
         return "# the report"
 
+    def reproduce(self) -> None:
+        self.calls.append("reproduce")
+
     def restart_plain(self) -> None:
         self.calls.append("restart_plain")
 
@@ -153,7 +157,13 @@ def test_offer_shows_the_buttons_of_the_diagnosis(panel: Panel) -> None:
     """There is a button for each action of the diagnosis, in its order, and no other."""
     panel.offer(DEAD)
 
-    assert labels(panel) == ["Replay on CPU", "Restart and replay", "Restart", "Report"]
+    assert labels(panel) == [
+        "Replay on CPU",
+        "Restart and replay",
+        "Restart",
+        "Report",
+        "Reproducer",
+    ]
 
 
 def test_offer_knows_only_its_own_actions(panel: Panel) -> None:
@@ -179,7 +189,7 @@ def test_clicking_twice_acts_once(panel: Panel, actions: Recorder, label: str, c
     click(panel, "Restart")
 
     assert actions.calls == [call]
-    assert [b.disabled for b in shown(panel, "Button")] == [True, True, True, False]
+    assert [b.disabled for b in shown(panel, "Button")] == [True, True, True, False, False]
 
 
 def test_report_is_a_text_to_copy_from(panel: Panel) -> None:
@@ -190,6 +200,28 @@ def test_report_is_a_text_to_copy_from(panel: Panel) -> None:
 
     assert [area.value for area in shown(panel, "Textarea")] == ["# the report"]
     click(panel, "Hide report")
+    assert shown(panel, "Textarea") == []
+
+
+def test_a_reproducer_is_asked_for_and_shown(panel: Panel, actions: Recorder) -> None:
+    """The button asks first; the scripts stand in text areas, as text, and can be folded away."""
+    panel.offer(DEAD)
+    click(panel, "Reproducer")
+    assert messages.REPRO_RUNS in html(panel)
+    assert actions.calls == []
+    click(panel, messages.BUTTON_REPRODUCE_GO)
+    click(panel, messages.BUTTON_REPRODUCE_GO)
+    assert actions.calls == ["reproduce"]
+
+    scripts = [
+        Reproducer("One:", "print('<b>$x$')", "fine <i>", verified=True),
+        Reproducer("Cells:", "", "Not written."),
+    ]
+    panel.show_scripts(scripts, DEAD)
+    assert [area.value for area in shown(panel, "Textarea")] == ["print('<b>$x$')"]
+    assert "fine &lt;i&gt;" in html(panel)
+    assert "Not written." in html(panel)
+    click(panel, messages.BUTTON_REPRODUCE_HIDE)
     assert shown(panel, "Textarea") == []
 
 
@@ -309,7 +341,7 @@ def test_result_shows_finding_table_and_next_steps(panel: Panel) -> None:
 
     assert "1 of 4 values in <code>where</code> is out of range for <code>gather</code>" in text
     assert "9 at [2]" in text
-    assert labels(panel) == ["Restart", "Report"]
+    assert labels(panel) == ["Restart", "Report", "Reproducer"]
     assert shown(panel, "FloatProgress") == []
 
 
@@ -347,7 +379,7 @@ def test_badge_stays_under_later_states(panel: Panel, actions: Recorder) -> None
     panel.result(FOUND)
 
     assert "CUDA_LAUNCH_BLOCKING=1" in html(panel)
-    assert labels(panel) == ["Restart", "Report", "Restart without blocking launches"]
+    assert labels(panel) == ["Restart", "Report", "Reproducer", "Restart without blocking launches"]
     click(panel, "Restart without blocking launches")
     click(panel, "Restart without blocking launches")
     click(panel, "Restart")

@@ -14,7 +14,7 @@ EXAMPLES = int(os.environ.get("SLICES", "200"))
 def kept(*cells, target=-1):
     """Return the texts that are needed for a statement (the last one)."""
     items = statements(cells)
-    return [item.text for item in needed(items, target % len(items))]
+    return [item.text for item in needed(items, [target % len(items)])]
 
 
 TWICE = """\
