@@ -104,6 +104,102 @@ for data in DataLoader(graphs, batch_size=2):
 result = list(layer.parameters())
 """
 
+VARIANTS = {
+    "bert: autocast": (
+        SETUP,
+        """
+model = small_bert().to(device)
+with torch.autocast(device, dtype=torch.bfloat16):
+    out = model(ids.to(device), labels=torch.tensor([0, 1]).to(device))
+out.loss.backward()
+result = [out.loss, *(p.grad for p in model.parameters())]
+""",
+    ),
+    "bert: DataParallel": (
+        SETUP,
+        """
+model = small_bert().to(device)
+model = torch.nn.DataParallel(model) if device == "cuda" else model
+result = [model(ids.to(device), attention_mask=ones.to(device)).logits]
+""",
+    ),
+    "gpt2: half": (
+        SETUP,
+        """
+model = small_gpt2().half().to(device)
+result = [model(ids.to(device), labels=ids.to(device)).loss]
+""",
+    ),
+    "llama: gradient checkpointing": (
+        SETUP,
+        """
+model = small_llama().to(device).train()
+model.gradient_checkpointing_enable()
+loss = model(ids.to(device), labels=ids.to(device)).loss
+loss.backward()
+result = [loss, *(p.grad for p in model.parameters())]
+""",
+    ),
+    "gpt2: beams": (
+        SETUP,
+        GENERATE.format(
+            model="small_gpt2",
+            prompt="ids.to(device), attention_mask=ones.to(device)",
+            options="num_beams=3, num_return_sequences=2",
+        ),
+    ),
+    "llama: static cache, padding on the left": (
+        SETUP,
+        "ids[0, :3] = ones[0, :3] = 0\n"
+        + GENERATE.format(
+            model="small_llama",
+            prompt="ids.to(device), attention_mask=ones.to(device)",
+            options='do_sample=False, cache_implementation="static", disable_compile=True',
+        ),
+    ),
+    "vit: gradient scaler": (
+        SETUP,
+        """
+model = small_vit().to(device)
+optimizer = torch.optim.AdamW(model.parameters())
+scaler = torch.amp.GradScaler(device)
+with torch.autocast(device, dtype=torch.bfloat16):
+    labels = torch.tensor([0, 1]).to(device)
+    loss = model(pixel_values=pictures.to(device), labels=labels).loss
+scaler.scale(loss).backward()
+scaler.step(optimizer)
+scaler.update()
+result = [loss]
+""",
+    ),
+    "graph: pooling and dense batches": (
+        GRAPHS,
+        """
+from torch_geometric.nn import GINConv, TopKPooling, global_max_pool
+from torch_geometric.utils import degree, to_dense_adj, to_dense_batch
+data = Batch.from_data_list(graphs).to(device)
+h = GINConv(torch.nn.Linear(3, 4)).to(device)(data.x, data.edge_index)
+adjacency = to_dense_adj(data.edge_index, data.batch)
+h, edges, _, batch, _, _ = TopKPooling(4).to(device)(h, data.edge_index, None, data.batch)
+dense, mask = to_dense_batch(h, batch)
+result = [global_max_pool(h, batch), dense, mask, adjacency, degree(edges[0], len(h))]
+""",
+    ),
+    "graph: two kinds of nodes": (
+        GRAPHS,
+        """
+from torch_geometric.data import HeteroData
+from torch_geometric.nn import HeteroConv
+data = HeteroData()
+data["author"].x, data["paper"].x = torch.randn(3, 3), torch.randn(4, 3)
+data["author", "wrote", "paper"].edge_index = torch.tensor([[0, 1, 2], [3, 2, 0]])
+data = data.to(device)
+conv = HeteroConv({("author", "wrote", "paper"): SAGEConv((3, 3), 2)}).to(device)
+result = [conv(data.x_dict, data.edge_index_dict)["paper"]]
+""",
+    ),
+}
+
 _BATCHES = {
     "bert": "input_ids=ids, attention_mask=ones, token_type_ids=ones, labels=torch.tensor([0, 2])",
     "gpt2": "input_ids=ids, labels=ids",
@@ -143,5 +239,6 @@ HEALTHY: dict[str, tuple[str, str]] = {
         for layer in ("GCNConv", "SAGEConv", "GATConv")
     },
     "graph: loader": (GRAPHS, LOADER),
+    **VARIANTS,
 }
 """Code of a cell before it and of the cell, by name; ``device`` is given, ``result`` compared."""
