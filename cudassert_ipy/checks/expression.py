@@ -14,7 +14,7 @@ import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cudassert_ipy.checks.variables import Variables, tensors_inside
+from cudassert_ipy.checks.variables import MISSING, Variables, tensors_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from cudassert_ipy.checks.frames import Span
 
 _SOURCE_LIMIT = 500_000
+_METHODS = frozenset(
+    (
+        *("gather", "scatter", "scatter_add", "scatter_reduce", "take", "take_along_dim"),
+        *("index_select", "index_add", "index_copy", "index_fill"),
+    )
+)
+"""Methods that take their operands as the function of that name does, after the tensor itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +121,8 @@ def _argument_of(node: ast.expr, operand: str, variables: Variables) -> ast.expr
         return None
     position = _positions().get(_callable_key(variables.value(node.func)), {}).get(operand)
     if position is None:
+        position = _method_position(node.func, operand, variables)
+    if position is None:
         return None
     for keyword in node.keywords:
         if keyword.arg == operand:
@@ -165,7 +174,13 @@ def _received(
         return
     place = (callee.f_globals.get("__name__"), callee.f_code.co_name)
     if place == ("torch.nn.modules.module", "_wrapped_call_impl"):
-        if "self" not in given or variables.value(node.func) is not given["self"]:
+        called = variables.value(node.func)
+        if called is MISSING:
+            # `nn.CrossEntropyLoss()(…)`, `emb.to(device)(…)`, `layers[2](…)`
+            made_here = isinstance(node.func, ast.Call | ast.Subscript)
+            if not made_here or not _fits(node, values, named, variables):
+                return
+        elif "self" not in given or called is not given["self"]:
             return
     elif place == ("torch.utils._contextlib", "decorate_context"):
         if getattr(node.func, "attr", None) != getattr(given.get("func"), "__name__", ""):
@@ -183,6 +198,39 @@ def _received(
             yield ast.get_source_segment(text, written[name]) or "", value
         elif None in written:
             yield f"{function}({name}=...)", value
+
+
+def _fits(
+    node: ast.Call, values: tuple[Any, ...], named: dict[str, Any], variables: Variables
+) -> bool:
+    """Whether a call was made with just these arguments, as far as their values are known.
+
+    Else something in C may have been called, and have called the module with others.
+    """
+    if any(isinstance(argument, ast.Starred) for argument in node.args):
+        return False
+    written = {keyword.arg: keyword.value for keyword in node.keywords}
+    if len(node.args) != len(values) or set(written) != set(named):
+        return False
+    pairs = [*zip(node.args, values, strict=True), *((written[key], named[key]) for key in named)]
+    known = ((variables.value(part), value) for part, value in pairs)
+    return all(seen is MISSING or seen is value for seen, value in known)
+
+
+def _method_position(function: ast.expr, operand: str, variables: Variables) -> int | None:
+    """Return the position of ``operand`` in a method of a plain tensor (``x.index_add_(…)``)."""
+    import torch
+
+    if not isinstance(function, ast.Attribute):
+        return None
+    name = function.attr.removesuffix("_")
+    if name not in _METHODS or type(variables.value(function.value)) not in (
+        torch.Tensor,
+        torch.nn.Parameter,
+    ):
+        return None
+    position = _positions().get(getattr(torch, name, None), {}).get(operand)
+    return position - 1 if position else None  # the tensor itself is no argument of the method
 
 
 def _callable_key(value: Any) -> Any:

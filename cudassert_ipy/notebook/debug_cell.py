@@ -7,6 +7,7 @@ is, and the hooks before and after the cell do the work.
 
 from __future__ import annotations
 
+import itertools
 import linecache
 
 _MAGIC = "%%cuda_debug"
@@ -26,6 +27,19 @@ def lines_before_body(source: str) -> int:
         if line.strip() and not line.lstrip().startswith("%%"):
             return number
     return 0
+
+
+def is_in_body(source: str, line: int, text: str) -> bool:
+    """Whether ``text``, line ``line`` of what IPython compiled, is that of a magic's body.
+
+    ``%%capture`` and the like run the body of the cell as a cell of its own (``shell.run_cell``).
+    """
+    lines = source.splitlines()
+    magics = list(itertools.takewhile(lambda item: not item or item[:2] == "%%", lines))
+    if all(not item or _options(item) is not None for item in magics):
+        return False
+    place = lines_before_body(source) + line - 1
+    return 0 <= place < len(lines) and lines[place].rstrip() == text.rstrip() != ""
 
 
 def remember_timed_body(source: str) -> None:

@@ -14,6 +14,7 @@ from cudassert_ipy.notebook import device
 from cudassert_ipy.notebook.debug_cell import (
     TIMED_FILES,
     find_magic_line,
+    is_in_body,
     lines_before_body,
     lines_before_code,
 )
@@ -81,15 +82,16 @@ def reported_at(
         return None
     filename, line = found
     text = linecache.getline(filename, line).rstrip("\n")
-    return ReportedAt(line=line + _lines_above(filename, source), source=text)
+    return ReportedAt(line=line + _lines_above(filename, source, line, text), source=text)
 
 
-def _lines_above(filename: str, source: str) -> int:
+def _lines_above(filename: str, source: str, line: int, text: str) -> int:
     """Return how many lines of a cell IPython left out above what it compiled as ``filename``.
 
-    It drops blank lines at the top of a cell, and compiles the body of ``%%time`` on its own.
+    It drops blank lines at the top of a cell, and compiles the body of ``%%time``, ``%%capture``
+    and the like on its own.
     """
-    if filename in TIMED_FILES:
+    if filename in TIMED_FILES or is_in_body(source, line, text):
         return lines_before_body(source)
     return 0 if find_magic_line(source) is not None else lines_before_code(source)
 
@@ -116,7 +118,8 @@ def as_typed(
     def typed(frame: Frame) -> Frame:
         number = cell_of(frame.file)
         if frame.file in TIMED_FILES or (frame.file == first and number is not None):
-            return replace(frame, line=frame.line + _lines_above(frame.file, source), file="")
+            above = _lines_above(frame.file, source, frame.line, frame.source)
+            return replace(frame, line=frame.line + above, file="")
         name = Path(frame.file).name if number is None else messages.cell(number)
         return replace(frame, file=name)
 
@@ -128,7 +131,9 @@ def _finding_as_typed(finding: Finding, typed: Callable[[Frame], Frame]) -> Find
     frames = tuple(typed(frame) for frame in finding.frames)
     origin = []
     for step in finding.origin:
-        frame = Frame(function=step.function, line=step.line or 0, source="", file=step.file)
+        frame = Frame(
+            function=step.function, line=step.line or 0, source=step.source, file=step.file
+        )
         frame = typed(frame)
         line = None if step.line is None else frame.line
         origin.append(replace(step, line=line, file=frame.file))

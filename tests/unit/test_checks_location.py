@@ -1,5 +1,6 @@
 import functools
 import linecache
+import operator
 import os
 import sysconfig
 from collections import UserDict, namedtuple
@@ -373,3 +374,44 @@ def test_an_index_among_others_is_found_by_identity():
     """With several indices the bad one is named."""
     finding = finding_of("x[a, b]\n", x=torch.zeros(3, 4), a=GOOD[0], b=BAD[1])
     assert finding.expression == "b"
+
+
+@pytest.mark.parametrize(
+    ("source", "expression"),
+    [
+        ("nn.CrossEntropyLoss()(logits, bad - 1)", "bad - 1"),
+        ("nn.CrossEntropyLoss()(target=bad - 1, input=logits)", "bad - 1"),
+        ("emb.to('cpu')(bad + 0)", "bad + 0"),
+        ("nn.ModuleList([emb])[0](bad + 0)", "bad + 0"),
+        ("table.index_add_(0, bad + 0, torch.ones(2, 4))", "bad + 0"),
+        ("table.gather(dim=0, index=bad[None] + 0)", "bad[None] + 0"),
+        ("functools.partial(emb)(bad + 0)", "bad + 0"),
+        ("list(map(emb, [bad + 0]))", None),
+        ("sorted([bad + 0], key=emb)", None),
+        ("operator.methodcaller('__call__', bad + 0)(emb)", None),
+        ("functools.partial(emb, bad + 0)()", None),
+        ("Odd(table).gather(0, 'x')", None),
+    ],
+)
+def test_temporaries_are_named_only_where_the_call_is_certain(source, expression):
+    """A module or tensor made on the way still tells its argument; a call through C tells none."""
+
+    class Odd:
+        def __init__(self, table):
+            self.table = table
+
+        def gather(self, dim, _name):
+            return self.table.gather(dim, torch.full((1, 4), 10))
+
+    finding = finding_of(
+        source,
+        emb=emb(),
+        bad=torch.tensor([1, 10]),
+        logits=torch.zeros(2, 5),
+        table=torch.zeros(10, 4),
+        functools=functools,
+        operator=operator,
+        Odd=Odd,
+    )
+    if expression is not None or "Odd" not in source:
+        assert finding.expression == expression

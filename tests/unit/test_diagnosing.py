@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cudassert_ipy.decode.failure import decode_exception
+from cudassert_ipy.notebook.debug_cell import is_in_body
 from cudassert_ipy.notebook.diagnosing import name_cause
 
 CUBLAS = RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`")
@@ -43,3 +44,22 @@ def test_childs_error_stays_the_childs():
 
     assert failure.process == "child"
     assert name_cause(failure, ILLEGAL, b"") == failure
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "text", "expected"),
+    [
+        ("%%capture\nx = 1\ny = 2", 2, "y = 2", True),
+        ("\n%%capture\n\nx = 1", 1, "x = 1", True),
+        ("%%cuda_debug\n%%capture\nx = 1", 1, "x = 1", True),
+        ("%%cuda_debug\nx = 1\nx = 1", 2, "x = 1", False),
+        ("x = 1\ny = 2", 2, "y = 2", False),
+        ("%%capture\nx = 1", 1, "get_ipython().run_cell_magic('capture', '', 'x = 1')", False),
+        ("%%capture\nx = 1", 9, "x = 1", False),
+        ("%%capture\nx = 1", 1, "", False),
+        ("%%capture", 0, "", False),
+    ],
+)
+def test_the_body_of_a_magic_is_known_by_its_text(source, line, text, expected):
+    """Lines of what `%%capture` runs count from the body, those of the cell itself do not."""
+    assert is_in_body(source, line, text) is expected
