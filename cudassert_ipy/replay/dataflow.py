@@ -54,6 +54,8 @@ class Facts:
         deep: names whose object, and whatever that holds, it may change.
         groups: names that may share objects, in any direction.
         holds: (name, names): the first may hold the objects of the others.
+        made: (name, what was called): the value of the first came from a call of the second.
+        is_class: whether it defines a class whose calls make new objects.
         calls: names in each call that changes nothing unless what it calls does.
         inert: of ``binds``, those whose value cannot be changed: numbers, texts, modules.
         is_loud: whether a function or class defined in it may change more than its own objects.
@@ -73,6 +75,8 @@ class Facts:
     deep: set[str] = field(default_factory=set)
     groups: list[set[str]] = field(default_factory=list)
     holds: list[tuple[str, set[str]]] = field(default_factory=list)
+    made: list[tuple[str, str]] = field(default_factory=list)
+    is_class: bool = False
     calls: list[set[str]] = field(default_factory=list)
     inert: set[str] = field(default_factory=set)
     is_loud: bool = False
@@ -164,6 +168,8 @@ def _effects(statement: ast.stmt, facts: Facts) -> None:
         for decorator in statement.decorator_list:
             facts.groups.append({statement.name, *names_in(decorator)})
     if isinstance(statement, ast.ClassDef):
+        facts.is_class = not statement.keywords and not statement.decorator_list
+        facts.is_class = facts.is_class and "__new__" not in ast.unparse(statement)
         facts.groups.append({statement.name, *names_in(*statement.bases, *statement.keywords)})
     if facts.later:
         for name in facts.binds | facts.shallow | facts.deep:
@@ -205,9 +211,14 @@ def _effect(node: ast.AST, facts: Facts) -> None:
 
 def _assigned(targets: Iterable[ast.expr], value: ast.expr, facts: Facts) -> None:
     given = _shared(value)
+    maker = None
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and given:
+        maker = value.func.id
+        given = names_in(*value.args, *value.keywords)
     for target in targets:
         for item in flat_targets(target):
             names = bases_of(item)
+            facts.made += [(name, maker) for name in names if maker is not None]
             if isinstance(item, ast.Name):
                 if _is_display(value):
                     facts.holds.append((item.id, given))
@@ -284,6 +295,7 @@ def _called(node: ast.Call, facts: Facts) -> None:
             given = set().union(*map(_shared, arguments))
             for name in base:
                 facts.holds.append((name, given))
+            names = base | given
         if called in DEEP or (called.endswith("_") and not called.endswith("__")):
             facts.deep |= base | names_in(*arguments)
             facts.groups.append(base | names_in(*arguments))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
-from cudassert_ipy.checks.call_data import CallData
+from cudassert_ipy.checks.call_data import CallData  # noqa: TC001 - read at run time
 from cudassert_ipy.model import Finding, Outcome, Record, ReplayState, TensorRow
 
 LINE_LIMIT: Final = 256 * 1024

@@ -127,6 +127,8 @@ class _Writer:
             if schema == "mode" and type(value) is int and 0 <= value < 3:
                 value = ("sum", "mean", "max")[value]
             if schema == "reduction" and value in (0, 1, 2):
+                if REDUCTIONS[value] == "mean":
+                    continue
                 value = REDUCTIONS[value]
             text = self._value(variable or schema, value)
             if key:

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cudassert_ipy.replay.dataflow import Facts, facts_of
+from cudassert_ipy.replay.name_versions import versioned
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-MAX_STATEMENTS: Final = 20_000
+MAX_STATEMENTS: Final = 3_000
+"""More are not looked at: seconds in the kernel, for cells that nobody reads."""
 
 
 class CannotSliceError(ValueError):
@@ -63,6 +65,7 @@ def needed(items: Sequence[Statement], targets: Collection[int]) -> list[Stateme
     for fact in facts:
         if fact.opaque is not None:
             raise CannotSliceError(fact.opaque)
+    facts = versioned(facts)
     flow = _Flow(facts)
     live: set[str] = set()
     kept = []
@@ -78,39 +81,36 @@ def needed(items: Sequence[Statement], targets: Collection[int]) -> list[Stateme
 
 
 class _Flow:
-    """How the names of all statements hang together."""
+    """How the names of all statements hang together: groups that share objects, and who holds whom.
+
+    A group is called by one of its names.
+    """
 
     def __init__(self, facts: Sequence[Facts]) -> None:
         self._inert = self._never_changed(facts)
-        self._reach: dict[str, set[str]] = {}
-        self._later: dict[str, set[str]] = {}
-        self._sets: dict[str, set[str]] = {}
-        self._loud: set[str] = set()
-        self._closures: dict[str, frozenset[str]] = {}
+        self._parent: dict[str, str] = {}
+        self._holds: list[tuple[str, str]] = []
         for fact in facts:
             for group in fact.groups:
-                self._link_all(group)
+                self._join(group)
             for name, held in fact.holds:
-                self._link(name, held)
-            outs = fact.binds | fact.shallow | fact.deep
-            for name in outs:
-                if fact.later:
-                    self._later.setdefault(name, set()).update(fact.later)
-                if fact.sets:
-                    self._sets.setdefault(name, set()).update(fact.sets)
-                if fact.is_loud:
-                    self._loud.add(name)
-        # A loud function may put anything that it is given into anything that it reaches.
-        changed = True
-        while changed:
-            changed = False
-            self._closures.clear()
-            for fact in facts:
-                for call in self._loud_calls(fact):
-                    later = (self._needs_later(name) for name in call)
-                    reached = call | self._binds_later(call) | set().union(*later)
-                    changed = self._link_all(reached) or changed
-                    self._closures.clear()
+                if name not in self._inert:
+                    self._holds += [(name, other) for other in held if other not in self._inert]
+        classes = {name for fact in facts if fact.is_class for name in fact.kills}
+        classes -= {name for fact in facts if not fact.is_class for name in fact.binds | fact.sets}
+        for fact in facts:
+            for name, maker in fact.made:
+                if name in self._inert or maker in self._inert:
+                    continue
+                if maker in classes:  # a class does not lead to its instances
+                    self._holds.append((name, maker))
+                else:
+                    self._join({name, maker})
+        self._facts = facts
+        self._index()
+        # A function that changes things may put what it is given into anything that it reaches.
+        while any([self._join_call(call) for fact in facts for call in self._loud_calls(fact)]):  # noqa: C419 - all of them
+            self._index()
 
     @staticmethod
     def _never_changed(facts: Sequence[Facts]) -> set[str]:
@@ -121,70 +121,93 @@ class _Flow:
             others |= (fact.binds - fact.inert) | fact.sets
         return inert - others
 
-    def _link_all(self, names: set[str]) -> bool:
-        return any([self._link(name, names) for name in names])  # noqa: C419 - all of them
+    def _group(self, name: str) -> str:
+        root = name
+        while (above := self._parent.get(root, root)) != root:
+            root = above
+        while name != root:
+            self._parent[name], name = root, self._parent[name]
+        return root
 
-    def _link(self, name: str, others: Iterable[str]) -> bool:
-        if name in self._inert:
-            return False
-        known = self._reach.setdefault(name, {name})
-        before = len(known)
-        known.update(other for other in others if other not in self._inert)
-        return len(known) > before
+    def _join(self, names: Iterable[str]) -> bool:
+        groups = {self._group(name) for name in names if name not in self._inert}
+        first = groups.pop() if groups else ""
+        for other in groups:
+            self._parent[other] = first
+        return bool(groups)
 
-    def reach(self, name: str) -> frozenset[str]:
-        """Return the names whose objects ``name`` may lead to, itself included."""
-        found = self._closures.get(name)
+    def _join_call(self, call: set[str]) -> bool:
+        return self._join(call | self._needs_later(call) | self._binds_later(call))
+
+    def _index(self) -> None:
+        """Look up by group what is known by name."""
+        self._edges: dict[str, set[str]] = {}
+        self._later: dict[str, set[str]] = {}
+        self._sets: dict[str, set[str]] = {}
+        self._loud: set[str] = set()
+        self._closures: dict[str, frozenset[str]] = {}
+        for name, other in self._holds:
+            self._edges.setdefault(self._group(name), set()).add(self._group(other))
+        for fact in self._facts:
+            if not (fact.later or fact.sets or fact.is_loud):
+                continue
+            for name in fact.binds | fact.shallow | fact.deep:
+                group = self._group(name)
+                self._later.setdefault(group, set()).update(fact.later)
+                self._sets.setdefault(group, set()).update(fact.sets)
+                if fact.is_loud:
+                    self._loud.add(group)
+
+    def _reach_one(self, group: str) -> frozenset[str]:
+        found = self._closures.get(group)
         if found is None:
-            seen, waiting = {name}, [name]
+            seen, waiting = {group}, [group]
             while waiting:
-                for other in self._reach.get(waiting.pop(), ()):
+                for other in self._edges.get(waiting.pop(), ()):
                     if other not in seen:
                         seen.add(other)
                         waiting.append(other)
-            found = self._closures[name] = frozenset(seen)
+            found = self._closures[group] = frozenset(seen)
         return found
 
-    def _reach_all(self, names: Iterable[str]) -> set[str]:
-        return set().union(*(self.reach(name) for name in names))
+    def _reach(self, names: Iterable[str]) -> set[str]:
+        """Return the groups whose objects the names may lead to, their own included."""
+        groups = {self._group(name) for name in names}
+        return set().union(*map(self._reach_one, groups))
 
-    def _needs_later(self, name: str) -> set[str]:
-        """Return what the functions that ``name`` may lead to read when they are called."""
+    def _needs_later(self, names: Iterable[str]) -> set[str]:
+        """Return what the functions that ``names`` may lead to read when they are called."""
         found: set[str] = set()
-        waiting = [name]
+        done: set[str] = set()
+        waiting = set(names)
         while waiting:
-            for other in self.reach(waiting.pop()):
-                for read in self._later.get(other, ()):
-                    if read not in found:
-                        found.add(read)
-                        waiting.append(read)
+            groups = self._reach(waiting) - done
+            done |= groups
+            waiting = set().union(*(self._later.get(group, ()) for group in groups)) - found
+            found |= waiting
         return found
 
-    def _binds_later(self, names: Iterable[str]) -> set[str]:
+    def _binds_later(self, names: set[str]) -> set[str]:
         """Return the globals that functions bind which these names may lead to."""
-        called = set(names).union(*(self._needs_later(name) for name in names))
-        return set().union(*(self._sets.get(other, ()) for other in self._reach_all(called)))
+        groups = self._reach(names | self._needs_later(names))
+        return set().union(*(self._sets.get(group, ()) for group in groups))
 
     def _loud_calls(self, fact: Facts) -> list[set[str]]:
-        return [call for call in fact.calls if self._reach_all(call) & self._loud]
+        return [call for call in fact.calls if self._reach(call) & self._loud]
 
     def reads(self, fact: Facts) -> set[str]:
         """Return all names that a statement may read, in functions that it calls too."""
-        names = set(fact.reads)
-        used = fact.reads | fact.shallow | fact.deep
-        return names.union(*(self._needs_later(name) for name in used))
+        return fact.reads | self._needs_later(fact.reads | fact.shallow | fact.deep)
 
     def matters(self, fact: Facts, live: set[str]) -> bool:
         """Whether a statement may change what the names of ``live`` stand for."""
         if fact.seeds or fact.binds & live:
             return True
-        if self._sets and self._binds_later(fact.reads) & live:
+        if self._binds_later(fact.reads) & live:
             return True
-        deep = set(fact.deep).union(*self._loud_calls(fact))
-        if not deep and not fact.shallow:
+        deep = set(fact.deep).union(*self._loud_calls(fact)) - self._inert
+        shallow = {self._group(name) for name in fact.shallow - self._inert}
+        if not deep and not shallow:
             return False
-        reached = self._reach_all(live)
-        if (fact.shallow - self._inert) & reached:
-            return True
-        changed = self._reach_all(deep - self._inert)
-        return bool((changed - self._inert) & reached)
+        reached = self._reach(live - self._inert)
+        return bool((shallow | self._reach(deep)) & reached)

@@ -1,6 +1,7 @@
 """Which statements a failing one needs: by hand-written cases, and for random programs."""
 
 import os
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -217,6 +218,18 @@ def test_a_slice_of_a_random_program_gives_the_same_value(program):
         return
     _, part = run(kept(*good))
     assert shown(part) == shown(whole), kept(*good)
+
+
+def test_a_name_that_is_used_again_joins_nothing():
+    """Loops of cells that reuse `loss` need only their own model; long notebooks take no time."""
+    cells = ["class M:\n    def __init__(self):\n        self.w = []"]
+    for n in range(100):
+        cells += [f"model{n} = M()", f"loss = model{n}.w", "loss.append(1)", f"hist{n} = []"]
+        cells.append(f"hist{n}.append(len(loss))")
+    started = time.monotonic()
+    found = kept(*cells, "y = model7")
+    assert found == [cells[0], "model7 = M()", "loss = model7.w", "loss.append(1)", "y = model7"]
+    assert time.monotonic() - started < 5
 
 
 @pytest.mark.parametrize("line", ["from math import *", "exec('x = 1')", "globals()['x'] = 1"])
