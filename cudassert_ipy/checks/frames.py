@@ -52,7 +52,7 @@ def user_frames(start: FrameType | None = None) -> Iterator[FrameType]:
     frame = start if start is not None else sys._getframe(1)
     while frame is not None:
         filename = frame.f_code.co_filename
-        if filename.endswith(_SHELL):
+        if is_shell_file(filename):
             return
         if is_user_file(filename):
             yield frame
@@ -91,6 +91,11 @@ def is_library_file(filename: str) -> bool:
     if path.startswith(tuple(os.path.realpath(root) + os.sep for root in own)):
         return False
     return path.startswith(_package_roots())
+
+
+def is_shell_file(filename: str) -> bool:
+    """Whether a file is IPython's shell, which runs the cells."""
+    return filename.endswith(_SHELL)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -12,6 +12,7 @@ only the last operation is kept, without its range: that is looked at when it be
 from __future__ import annotations
 
 import dis
+import functools
 import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from cudassert_ipy.checks import birth
-from cudassert_ipy.checks.frames import is_user_file, span_of
+from cudassert_ipy.checks.frames import is_shell_file, is_user_file, span_of
 from cudassert_ipy.checks.statistics import Statistics, summarize
 from cudassert_ipy.model import Origin
 
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
 DEPTH: Final = 6
 """Operations that a chain goes back."""
-MAX_VALUES: Final = 4_000_000
-"""Larger tensors are not looked at on the way: a pass over them takes milliseconds."""
+MAX_VALUES: Final = 1_000_000
+"""Larger tensors are not looked at on the way: a pass over a million takes a millisecond."""
 
 _RESULTS = 4
 _ATTRIBUTE = "_cudassert_made"
@@ -50,7 +51,7 @@ _ODD = (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError
 _storage_of = torch._C.TensorBase.untyped_storage
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # not frozen: that makes it slow to make
 class Summary:
     """What a tensor was when an operation ran."""
 
@@ -60,7 +61,7 @@ class Summary:
     """None where it was not looked at."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Step:
     """One operation on the way."""
 
@@ -145,15 +146,17 @@ class History:
                 continue
             if dtype.is_floating_point and dtype.itemsize < 4:
                 self.low_precision.add(_name(dtype))
-            source = _source(args, result)
-            if kind.copies and source is not None and source.dtype == dtype:
-                _set_chain(result, _chain_of(source))
-                continue
+            source = None
+            if kind.copies or not dtype.is_floating_point:
+                source = _source(args, result)
+                if kind.copies and source is not None and source.dtype == dtype:
+                    _set_chain(result, _chain_of(source))
+                    continue
             place = place or _user_place()
             if place is None:
                 return
             if dtype.is_floating_point:
-                made = Summary(dtype, 0, None)
+                made = _of_floats(dtype)
                 _set_chain(result, (Step(*place, func, (), made, None, None, None, False),))
                 continue
             past, given = _came_from(kind, result, source, before)
@@ -272,10 +275,21 @@ def _set_chain(tensor: Tensor, chain: tuple[Step, ...]) -> None:
         setattr(storage, _ATTRIBUTE, chain)
 
 
+@functools.cache
+def _of_floats(dtype: torch.dtype) -> Summary:
+    return Summary(dtype, 0, None)
+
+
 def _summary(tensor: Tensor) -> Summary:
     size = tensor.numel()
     looked_at = 0 < size <= MAX_VALUES and not tensor.is_meta
     return Summary(tensor.dtype, size, summarize(tensor) if looked_at else None)
+
+
+@functools.lru_cache(maxsize=4096)
+def _reads(filename: str) -> bool | None:
+    """Whether a file is the user's; None for the shell, beyond which is what started it."""
+    return None if is_shell_file(filename) else is_user_file(filename)
 
 
 def _user_place() -> tuple[CodeType, int, int, bool] | None:
@@ -284,8 +298,11 @@ def _user_place() -> tuple[CodeType, int, int, bool] | None:
     is_batch = False
     while frame is not None:
         code = frame.f_code
-        if is_user_file(code.co_filename):
+        is_user = _reads(code.co_filename)
+        if is_user:
             return code, frame.f_lasti, frame.f_lineno, is_batch
+        if is_user is None:
+            return None
         if code.co_name == _LOADER:
             is_batch = True
         frame = frame.f_back  # type: ignore[assignment]

@@ -200,3 +200,19 @@ torch.quantize_per_tensor(torch.zeros(3), 0.1, 0, torch.quint8)
 torch.vmap(lambda v: v + 1)(torch.zeros(2, 2, dtype=torch.int64))
 """
     assert run(source) == []
+
+
+def test_large_tensors_are_not_looked_at_on_the_way():
+    """Beyond a million values a step has no range; the finding itself has one."""
+    [finding] = run("ids = torch.zeros(1_000_001, dtype=torch.long) + 99\nemb(ids.cuda())")
+    assert [(s.expression and s.minimum) for s in finding.origin] == [None, None]
+    assert finding.minimum == 99
+
+
+def test_nothing_outside_a_cell_is_named():
+    """What runs below IPython's shell and in no cell has no line of the user's."""
+    shell = "/venv/lib/python3.11/site-packages/IPython/core/interactiveshell.py"
+    names = {"torch": torch}
+    exec(compile("def show(x):\n    return x + 9", shell, "exec"), names)
+    [finding] = run("emb(show(torch.tensor([1])).cuda())", {"show": names["show"]})
+    assert finding.origin == ()
