@@ -59,7 +59,8 @@ class Heap:
         if thaw:
             gc.freeze()
             gc.enable()
-        self._kinds = set(map(type, self._objects))
+        # By address: a metaclass may define `__eq__` without `__hash__`, or do anything in them.
+        self._kinds = {id(kind): kind for kind in map(type, self._objects)}
 
     def instances(self, base: type) -> list[Any]:
         """Return the instances of ``base``.
@@ -67,8 +68,8 @@ class Heap:
         By ``issubclass(type(o), …)`` and not ``isinstance``, which asks lazy proxies for
         ``__class__`` and so runs their code.
         """
-        wanted = {kind for kind in self._kinds if issubclass(kind, base)}
-        return [item for item in self._objects if type(item) in wanted] if wanted else []
+        wanted = {key for key, kind in self._kinds.items() if issubclass(kind, base)}
+        return [item for item in self._objects if id(type(item)) in wanted] if wanted else []
 
     def tensors(self) -> list[torch.Tensor]:
         """Return every tensor that Python can reach."""
@@ -122,15 +123,18 @@ def with_hidden(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _referents(item: Any, kind: type) -> Iterable[Any]:
-    if kind in (list, tuple, set, frozenset):
+    if any(kind is plain for plain in (list, tuple, set, frozenset)):
         return itertools.islice(item, _ITEM_LIMIT)
     if kind is dict:
         return itertools.islice(item.values(), _ITEM_LIMIT)
     return gc.get_referents(item)
 
 
+_MODULE_OF: Any = type.__dict__["__module__"]
+
+
 def _is_foreign(kind: type) -> bool:
-    module = kind.__module__
+    module = _MODULE_OF.__get__(kind)  # past a metaclass of the user's
     return isinstance(module, str) and module.partition(".")[0] in _FOREIGN
 
 

@@ -320,3 +320,19 @@ def test_lazy_proxies_are_not_woken():
     proxy = Proxy()
     Heap().tensors()
     reachable_tensors({"proxy": proxy, "list": [proxy]})
+
+
+def test_classes_that_cannot_be_hashed_or_compared_do_no_harm():
+    """A metaclass of the user's may fail in anything; finding tensors runs none of it."""
+
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    methods = dict.fromkeys(("__hash__", "__eq__", "__getattribute__"), fail)
+    meta = type("Meta", (type,), methods)
+    odd = meta("Odd", (), {})()
+    tensor = cuda(1.5)
+    holder = {"odd": odd, "list": [odd, tensor]}
+
+    assert any(item is tensor for item in Heap().tensors())
+    assert any(item is tensor for item in reachable_tensors(holder))
