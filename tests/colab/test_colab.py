@@ -78,9 +78,12 @@ def run() -> Iterator[Run]:
     client.start_channels()
 
     def execute(code: str) -> Answer:
-        messages: list[dict[str, Any]] = []
-        reply = client.execute_interactive(code, timeout=90, output_hook=messages.append)
-        return Answer(reply["content"]["status"], messages)
+        status = "aborted"
+        while status == "aborted":  # it came while the kernel still emptied its queue of an error
+            messages: list[dict[str, Any]] = []
+            reply = client.execute_interactive(code, timeout=90, output_hook=messages.append)
+            status = reply["content"]["status"]
+        return Answer(status, messages)
 
     try:
         client.wait_for_ready(timeout=60)

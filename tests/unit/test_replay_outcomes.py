@@ -420,10 +420,10 @@ def test_time_out(notebook, loop):
     """A cell that hangs is ended, with everything it started."""
     cell = f"{SLEEPER}\n{loop}"
     started = time.monotonic()
-    result = notebook.replay(cell, timeout=0.7)
+    result = notebook.replay(cell, timeout=2.5)
     assert result.replay.outcome == "timed_out"
-    assert "0.7" in result.replay.note
-    assert time.monotonic() - started < 2.5
+    assert "2.5" in result.replay.note
+    assert time.monotonic() - started < 8
     _assert_gone(int(result.output))
 
 
