@@ -370,7 +370,7 @@ FINDING_TITLE = (
 FINDING_TITLE_HOLDER = (
     "{count} of {total} {values} made from {name:code} {verb} out of range for {operation:code}"
 )
-HELD_AT = "the same values are there at {positions}"
+HELD_AT = "holds them at {positions}"
 FINDING_TITLE_PLAIN = "{name:code} is out of range for {operation:code}"
 ALLOWED = "{low} to {high}, both included"
 ALLOWED_FROM = "{low} or more"
@@ -471,6 +471,7 @@ REPLAY_WHERE = {"cpu": "on the CPU", "gpu": "on the GPU, blocking launches"}
 REPLAY_HOW = "Replayed {where} in {seconds} s, from {state}."
 
 NEXT_FIX_INNER = "the values that reach line {line} of {function}"
+NEXT_FIX_GIVEN = "what {line} passes on"
 NEXT_FIX_VALUES = "the values of {name}"
 NEXT_FIX_ALIVE = "Fix {line}, then run the cell again."
 NEXT_FIX_DEAD = "Fix {line}, restart the kernel (`%cuda_debug restart`), then run the cell again."
@@ -509,7 +510,7 @@ LABELS = {
     "range": "Range",
     "hint": "Hint",
     "holder": "Your tensor",
-    "library": "Called in",
+    "library": "Inside",
     "origin": "Came from",
     "more": "Also bad",
     "open": "Left open",
@@ -751,7 +752,7 @@ OPERAND_PLACE_FUNCTION = " of {function}"
 OPERAND_PLACE_FILE = " in {file}"
 OPERAND_PLACE_SOURCE = ": {source}"
 OPERAND_MADE_FROM = "{operand} (made from `{expression}`)"
-OPERAND_HOLDER = "  yours   {expression}: shape {shape}, {dtype}, there at {positions}"
+OPERAND_HOLDER = "  yours   {expression}: shape {shape}, {dtype}, holds them at {positions}"
 OPERAND_LIBRARY = "  in      {place}"
 OPERAND_HINT = "  hint    {hint}"
 OPERAND_SUBSTITUTE = "  note    these values are partly substitutes: the real ones were lost."

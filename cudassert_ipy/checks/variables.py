@@ -21,9 +21,10 @@ MISSING = object()
 """In place of a value that is not there, or that only code of the user's could tell."""
 
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
-_NO_BATCH = (type, types.ModuleType, types.FunctionType, types.MethodType)
+_NO_BATCH = (type, types.ModuleType, types.FunctionType, types.MethodType, str, int, float)
 _MAX_DEPTH = 3
 _MAX_ITEMS = 100
+_MAX_VALUES = 2_000
 
 
 class Variables:
@@ -122,43 +123,48 @@ def _own(owner: Any) -> dict[Any, Any]:
     return own if type(own) is dict else {}
 
 
-def tensors_inside(text: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Tensor]]:
+def tensors_inside(text: str, value: Any) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors in a value and in the containers in it, with the expression for each.
+
+    The outermost come first; at most ``_MAX_VALUES`` values are looked at.
 
     Args:
         text: the expression for ``value`` itself.
         value: anything; modules are not looked into, their tensors are no batch.
-        depth: containers around it.
 
     """
     import torch
 
-    if issubclass(type(value), torch.Tensor):
-        yield text, value
-        return
-    if issubclass(type(value), torch.nn.Module):
-        return
-    if depth > _MAX_DEPTH or issubclass(type(value), _NO_BATCH):
-        return
-    entries: list[tuple[str, Any]] = []
+    waiting = collections.deque([(text, value, 0)])
+    for _ in range(_MAX_VALUES):
+        if not waiting:
+            return
+        name, item, depth = waiting.popleft()
+        kind = type(item)
+        if issubclass(kind, torch.Tensor):
+            yield name, item
+        elif depth <= _MAX_DEPTH and not issubclass(kind, (torch.nn.Module, *_NO_BATCH)):
+            waiting.extend((inner, found, depth + 1) for inner, found in _entries(name, item))
+
+
+def _entries(text: str, value: Any) -> list[tuple[str, Any]]:
     kind = type(value)
     if issubclass(kind, collections.UserDict):
         value = _own(value).get("data")
         kind = type(value)
     if issubclass(kind, dict):
-        items = [*itertools.islice(dict.items(value), _MAX_ITEMS)]
-        entries = [(f"{text}[{_key(k)}]", v) for k, v in items if type(k) in (int, str)]
-    elif issubclass(kind, list | tuple):
+        items = itertools.islice(dict.items(value), _MAX_ITEMS)
+        return [(f"{text}[{_key(k)}]", v) for k, v in items if type(k) in (int, str)]
+    if issubclass(kind, list | tuple):
         names = vars(kind).get("_fields", ())
         reader = list if issubclass(kind, list) else tuple
+        entries = []
         for number, item in enumerate(itertools.islice(reader.__iter__(value), _MAX_ITEMS)):
             is_named = type(names) is tuple and number < len(names)
             entries.append((f"{text}.{names[number]}" if is_named else f"{text}[{number}]", item))
-    else:
-        table = list(_attributes(value).items())[:_MAX_ITEMS]
-        entries = [(f"{text}.{k}", v) for k, v in table if type(k) is str and k.isidentifier()]
-    for name, item in entries:
-        yield from tensors_inside(name, item, depth + 1)
+        return entries
+    table = itertools.islice(_attributes(value).items(), _MAX_ITEMS)
+    return [(f"{text}.{k}", v) for k, v in table if type(k) is str and k.isidentifier()]
 
 
 def _key(key: int | str) -> str:

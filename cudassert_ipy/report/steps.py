@@ -27,6 +27,8 @@ def next_steps(diagnosis: Diagnosis) -> list[Phrase]:
             line = messages.NEXT_FIX_INNER.format(
                 line=numbers.number(inner.line), function=function_of(inner)
             )
+        elif diagnosis.finding.library is not None:
+            line = messages.NEXT_FIX_GIVEN.format(line=line)  # the line itself may be right
         if not diagnosis.finding.aten and diagnosis.finding.expression:
             line = messages.NEXT_FIX_VALUES.format(name=operand_name(diagnosis.finding))
         template = (

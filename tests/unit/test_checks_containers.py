@@ -148,6 +148,8 @@ def test_no_code_of_the_users_runs():
     endless.append(endless)
     assert dict(tensors_inside("x", endless)) == {}
     assert len(dict(tensors_inside("x", [WORDS] * 10_000))) == 100
+    huge = [[[[WORDS] * 100] * 100] * 100] * 100
+    assert len([*tensors_inside("x", huge)]) < 2_000
 
 
 def test_code_that_a_library_generated_is_not_the_users():

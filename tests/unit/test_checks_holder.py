@@ -1,6 +1,7 @@
 """The user's tensor behind an operand that a library made of it."""
 
 import linecache
+from dataclasses import replace
 
 import pytest
 import torch
@@ -134,10 +135,12 @@ def test_a_finding_inside_a_library_names_the_users_tensor_and_the_librarys_line
     assert finding.library.function == "Model.forward"
     assert "F.cross_entropy(" in finding.library.source
     assert 'made from `batch["labels"]`' in str(error)
-    text = render_text(Diagnosis(finding=finding))
+    in_the_cell = replace(finding, frames=finding.frames[-1:])
+    text = render_text(Diagnosis(finding=in_the_cell))
     assert text.startswith('✗ 1 of 8 values made from batch["labels"] is out of range')
-    assert "the same values are there at [1, 2]" in " ".join(text.split())
+    assert "holds them at [1, 2]" in " ".join(text.split())
     assert "wordlib/model.py, line 17" in " ".join(text.split())
+    assert "Fix what line 1 passes on" in text
     assert Finding.from_dict(finding.to_dict()) == finding
 
 
