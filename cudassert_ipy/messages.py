@@ -768,6 +768,7 @@ SCRIPT_SUBSTITUTES = "The values are partly substitutes: the real ones were lost
 SCRIPT_ODD = "the call has arguments that cannot be written down as a script"
 SCRIPT_NO_PYTHON = "the cells are not plain Python"
 SCRIPT_AWAITS = "a cell awaits outside a function, which a script cannot"
+SCRIPT_IPYTHON = "a cell calls get_ipython(), which only a notebook has"
 SCRIPT_NOT_CUT = "`{what}` hides which names it makes or reads, so nothing was left out"
 SCRIPT_TOO_LONG = "it would be too long"
 SCRIPT_CELLS_HEAD = (

@@ -100,6 +100,8 @@ class Reproducing:
         if result is not None and result.finding is not None and cells.verified:
             # A finding of the guard comes without its call; what the script found has it.
             finding, call = finding or result.finding, call or result.call
+        if result is not None and result.replay.outcome == "cancelled":
+            return [cells]
         one = yield from self._operation(finding, call, diagnosis.environment)
         return [one, cells]
 

@@ -59,6 +59,8 @@ def cells_scripts(
         targets = own
     if any(facts_of(item.node).awaits for item in items):
         raise CannotWriteError(messages.SCRIPT_AWAITS)
+    if _uses(items, "get_ipython"):  # magics are comments by now
+        raise CannotWriteError(messages.SCRIPT_IPYTHON)
     why = ""
     scripts = []
     try:
@@ -82,7 +84,7 @@ def _verbatim(
     if any(_is_future(item.node) for item in items):  # these must come first
         return _text(items, names, head)
     last = "\n".join(item.text for item in items if item.cell == len(sources) - 1)
-    lines = [comment(line) for line in head]
+    lines = [*map(comment, head), *_shown(items)]
     for name, source in zip(names, [*sources[:-1], last], strict=True):
         lines += ["", comment(name), source.rstrip("\n")]
     return _clean(lines)
@@ -91,7 +93,7 @@ def _verbatim(
 def _text(items: Sequence[Statement], names: Sequence[str], head: Sequence[str]) -> str:
     lines = [comment(line) for line in head]
     future = [item for item in items if _is_future(item.node)]
-    lines += [item.text for item in future]
+    lines += [*(item.text for item in future), *_shown(items)]
     cell = -1
     for item in items:
         if _is_future(item.node):
@@ -101,6 +103,19 @@ def _text(items: Sequence[Statement], names: Sequence[str], head: Sequence[str])
             lines += ["", comment(names[cell])]
         lines.append(item.text)
     return _clean(lines)
+
+
+def _shown(items: Sequence[Statement]) -> list[str]:
+    """Return the import of what a notebook has without one."""
+    return ["from IPython.display import display"] if _uses(items, "display") else []
+
+
+def _uses(items: Sequence[Statement], name: str) -> bool:
+    return any(
+        isinstance(node, ast.Name) and node.id == name
+        for item in items
+        for node in ast.walk(item.node)
+    )
 
 
 def _clean(lines: Sequence[str]) -> str:
