@@ -156,12 +156,19 @@ def _given(
         yield from tensors_inside(name, value)
 
 
+_MODULE_CALLS = (
+    ("torch.nn.modules.module", "_wrapped_call_impl"),
+    ("torch._dynamo.eval_frame", "__call__"),
+)
+
+
 def _received(
     node: ast.Call, text: str, callee: FrameType | None, variables: Variables
 ) -> Iterator[tuple[str, Any]]:
     """Yield the values of the arguments as torch's frame for the call received them.
 
-    ``Module._wrapped_call_impl(self, *args, **kwargs)`` (seen in torch 2.1 to 2.14) and the wrapper
+    ``Module._wrapped_call_impl(self, *args, **kwargs)``, ``OptimizedModule.__call__`` of
+    ``torch.compile`` (both seen in torch 2.1 to 2.14) and the wrapper
     that ``torch.no_grad`` and the like put around a function (``decorate_context(*args, **kwargs)``
     of torch/utils/_contextlib.py, seen in 2.1 to 2.14; ``generate`` of transformers has it) do not
     rebind their arguments. Nothing is yielded unless it was this call that called them.
@@ -173,7 +180,7 @@ def _received(
     if type(values) is not tuple or type(named) is not dict:
         return
     place = (callee.f_globals.get("__name__"), callee.f_code.co_name)
-    if place == ("torch.nn.modules.module", "_wrapped_call_impl"):
+    if place in _MODULE_CALLS:
         called = variables.value(node.func)
         if called is MISSING:
             # `nn.CrossEntropyLoss()(…)`, `emb.to(device)(…)`, `layers[2](…)`

@@ -154,7 +154,7 @@ def _entries(text: str, value: Any) -> list[tuple[str, Any]]:
         kind = type(value)
     if issubclass(kind, dict):
         items = itertools.islice(dict.items(value), _MAX_ITEMS)
-        return [(f"{text}[{_key(k)}]", v) for k, v in items if type(k) in (int, str)]
+        return [(f"{text}[{_key(k)}]", v) for k, v in items if _is_plain(k)]
     if issubclass(kind, list | tuple):
         names = vars(kind).get("_fields", ())
         reader = list if issubclass(kind, list) else tuple
@@ -167,7 +167,12 @@ def _entries(text: str, value: Any) -> list[tuple[str, Any]]:
     return [(f"{text}.{k}", v) for k, v in table if type(k) is str and k.isidentifier()]
 
 
-def _key(key: int | str) -> str:
+def _is_plain(key: Any) -> bool:
+    """Whether a key is a literal; those of ``edge_index_dict`` of torch_geometric are tuples."""
+    return type(key) in (int, str) or (type(key) is tuple and all(map(_is_plain, key)))
+
+
+def _key(key: int | str | tuple[Any, ...]) -> str:
     """Return a key as people write it: in double quotes where that needs no escape."""
     plain = isinstance(key, str) and key.isprintable() and not set(key) & {'"', "\\"}
     return f'"{key}"' if plain else repr(key)

@@ -297,6 +297,117 @@ for epoch in range(2):
         LOSS,
         "cross_entropy",
     ),
+    "bert: label in a loop in a function": Mistake(
+        SETUP,
+        """\
+from torch.utils.data import DataLoader
+
+def train_step(model, batch, optimizer):
+    batch = {k: v.to("cuda") for k, v in batch.items()}
+    outputs = model(**batch)
+    outputs.loss.backward()
+    optimizer.step()
+
+rows = [{"input_ids": ids[0], "labels": torch.tensor(i % 4)} for i in range(8)]
+model = small_bert().to("cuda")
+optimizer = torch.optim.AdamW(model.parameters())
+for batch in DataLoader(rows, batch_size=4):
+    train_step(model, batch, optimizer)  # <-""",
+        "cross_entropy",
+        (3,),
+        (0, 2),
+        'batch["labels"]',
+        ((3,),),
+        LOSS,
+        "labels.view(-1)",
+    ),
+    "bert: id moved on the way": Mistake(
+        SETUP,
+        """\
+model = torch.compile(small_bert().cuda())
+inputs = {"input_ids": ids, "attention_mask": ones}
+ids[1, 1] = 222
+out = model(**{name: value.cuda() for name, value in inputs.items()})  # <-""",
+        "embedding",
+        (222,),
+        (0, 99),
+        "model(input_ids=...)",
+        ((1, 1),),
+        LOOKUP,
+        "self.word_embeddings(input_ids)",
+    ),
+    "bert: id under DataParallel": Mistake(
+        SETUP,
+        """\
+model = torch.nn.DataParallel(small_bert()).cuda()
+ids[0, 7] = -1
+logits = model(ids.cuda(), attention_mask=ones.cuda()).logits  # <-""",
+        "embedding",
+        (-1,),
+        (0, 99),
+        "ids.cuda()",
+        ((0, 7),),
+        LOOKUP,
+        "self.word_embeddings(input_ids)",
+        "Negative ids",
+    ),
+    "gpt2: label in a trainer": Mistake(
+        SETUP,
+        """\
+class Trainer:
+    def __init__(self):
+        self.model = small_gpt2().cuda()
+        self.batch = {"input_ids": ids.cuda(), "labels": ids.cuda().clone()}
+        self.batch["labels"][0, 5] = 1000
+
+    def train(self):
+        return self.compute_loss(self.model, self.batch)
+
+    def compute_loss(self, model, inputs):
+        return model(**inputs).loss
+
+loss = Trainer().train()  # <-""",
+        "cross_entropy",
+        (1000,),
+        (0, 99),
+        'inputs["labels"]',
+        ((0, 5),),
+        LOSS,
+        "cross_entropy",
+        "needs 1001",
+    ),
+    "graph: edge between two kinds of nodes": Mistake(
+        GRAPHS,
+        """\
+from torch_geometric.data import HeteroData
+from torch_geometric.nn import HeteroConv
+data = HeteroData()
+data["author"].x, data["paper"].x = torch.randn(3, 3), torch.randn(4, 3)
+data["author", "wrote", "paper"].edge_index = torch.tensor([[0, 1, 3], [3, 2, 0]])
+data = data.to("cuda")
+conv = HeteroConv({("author", "wrote", "paper"): SAGEConv((3, 3), 2)}).cuda()
+out = conv(data.x_dict, data.edge_index_dict)  # <-""",
+        "index_select",
+        (3,),
+        (0, 2),
+        "data.edge_index_dict[('author', 'wrote', 'paper')]",
+        ((0, 2),),
+        LOOKUP,
+    ),
+    "graph: pair of nodes": Mistake(
+        GRAPHS,
+        """\
+data = graphs[0].to("cuda")
+z = GCNConv(3, 2).cuda()(data.x, data.edge_index)
+pairs = torch.tensor([[0, 1], [2, 9]]).cuda()
+score = (z[pairs[0]] * z[pairs[1]]).sum(-1)  # <-""",
+        "x[index]",
+        (9,),
+        (-4, 3),
+        "pairs[1]",
+        ((1,),),
+        INDEX,
+    ),
     "vision and text: more image tokens than features": Mistake(
         SETUP,
         """\
