@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 MAX_ROWS = 200
 """Operands that a table lists; those with bad values are always listed."""
 
+MAX_RANGES = 8
+"""Valid ranges of one operand at one place that a table lists, beside those with bad values."""
+
 
 @dataclass(frozen=True, slots=True)
 class Checked:
@@ -81,14 +84,13 @@ class _Row:
 
     __slots__ = (
         *("_bad", "_high", "_inf", "_low", "_nan"),
-        *("_record", "_seen", "_shape", "_substitute", "_valid"),
+        *("_record", "_seen", "_shape", "_substitute"),
     )
 
     def __init__(self, record: TensorRow, seen: tuple[int, ...]) -> None:
         self._record = record
         self._seen = seen
         self._shape = record.shape
-        self._valid = (record.valid_minimum, record.valid_maximum)
         self._low, self._high = record.minimum, record.maximum
         self._nan, self._inf, self._bad = record.nan_count, record.inf_count, record.bad_count
         self._substitute = record.substitute
@@ -112,14 +114,13 @@ class _Row:
         if seen != self._seen:
             self._shape = seen if self._shape == self._seen else written()
             self._seen = seen
-        self._valid = (item.operand.low, item.operand.high)
 
     def add_bad(self, count: int) -> None:
         """Count values that break another rule for the same operand."""
         self._bad += count
 
     def to_record(self) -> TensorRow:
-        """Return the row; shape and valid range are those of the last call."""
+        """Return the row; its shape is that of the last call."""
         return replace(
             self._record,
             shape=self._shape,
@@ -127,8 +128,6 @@ class _Row:
             maximum=self._high,
             nan_count=self._nan,
             inf_count=self._inf,
-            valid_minimum=self._valid[0],
-            valid_maximum=self._valid[1],
             bad_count=self._bad,
             substitute=self._substitute,
         )
@@ -137,7 +136,8 @@ class _Row:
 class Inspector:
     """Checks calls, and keeps one bounded table of the operands it saw.
 
-    A call in a loop is one row: its range is that of all rounds, its shape the last one's.
+    A call in a loop is one row: its range is that of all rounds, its shape the last one's. Where
+    the valid range differs (a helper that looks up two tables), there is a row for each.
 
     Args:
         is_substitute: whether a tensor's values are not the real ones.
@@ -153,6 +153,7 @@ class Inspector:
         self._is_substitute = is_substitute
         self._origin_of = origin_of
         self._rows: dict[Any, _Row] = {}
+        self._ranges: dict[Any, int] = {}
 
     @property
     def rows(self) -> tuple[TensorRow, ...]:
@@ -171,15 +172,20 @@ class Inspector:
         location: SourceLocation | None = None
         findings = []
         previous = None
+        key: Any = None
         for item in checked:
-            is_again = previous is not None and previous.operand.tensor is item.operand.tensor
-            previous = item
-            key = (site, operator.aten, item.operand.name, item.operand.position)
+            operand = item.operand
+            is_again = previous is not None and previous.tensor is operand.tensor
+            place = (site, operator.aten, operand.name, operand.position)
+            if not is_again or key[0] != place:  # else it is another rule for the same operand
+                key = (place, operand.low, operand.high)
+            previous = operand
             bad = item.offenders.bad_count > 0
-            if key not in self._rows and (bad or len(self._rows) < MAX_ROWS):
+            if key not in self._rows and (bad or self._has_room(place)):
                 location = location or locate_call()
                 record = self._row(operator, item, location)
                 self._rows[key] = _Row(record, tuple(item.operand.tensor.shape))
+                self._ranges[place] = self._ranges.get(place, 0) + 1
             elif key in self._rows and is_again:
                 self._rows[key].add_bad(item.offenders.bad_count)
             elif key in self._rows:
@@ -189,6 +195,9 @@ class Inspector:
                 location = location or locate_call()
                 findings.append(self._finding(operator, item, location))
         return checked, findings
+
+    def _has_room(self, place: Any) -> bool:
+        return len(self._rows) < MAX_ROWS and self._ranges.get(place, 0) < MAX_RANGES
 
     def _row(self, operator: Operator, item: Checked, location: SourceLocation) -> TensorRow:
         operand, statistics = item.operand, item.statistics

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 import cudassert_ipy
-from cudassert_ipy.checks.inspect import MAX_ROWS
+from cudassert_ipy.checks.inspect import MAX_RANGES, MAX_ROWS
 from cudassert_ipy.checks.traceback import trim_traceback
 from cudassert_ipy.errors import OperandError
 from cudassert_ipy.standin.device import StandinDevice
@@ -236,6 +236,24 @@ def test_rows_of_a_loop_are_one():
     (row,) = guard.rows
     assert (row.name, row.role, row.minimum, row.maximum) == ("ids", "index", 0, 9)
     assert (row.valid_minimum, row.valid_maximum, row.device) == (0, 9, "cpu")
+
+
+def test_one_line_that_looks_up_two_tables_has_a_row_for_each():
+    """What fits a large table is not accused by the limits of a small one; rows stay bounded."""
+
+    def look(table, ids):
+        return table(ids)
+
+    with cudassert_ipy.guard() as guard:
+        look(nn.Embedding(100, 3), torch.tensor([50, 60]))
+        with pytest.raises(OperandError):
+            look(nn.Embedding(5, 3), torch.tensor([1, 7]))
+        for size in range(200, 300):
+            look(nn.Embedding(size, 3), torch.tensor([0]))
+    first, second, *more = guard.rows
+    assert (first.minimum, first.maximum, first.valid_maximum, first.bad_count) == (50, 60, 99, 0)
+    assert (second.minimum, second.maximum, second.valid_maximum, second.bad_count) == (1, 7, 4, 1)
+    assert len(more) == MAX_RANGES - 2
 
 
 def test_the_table_of_rows_is_bounded():
