@@ -6,15 +6,23 @@ import ast
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 
 class _Reads(ast.NodeVisitor):
     """Collects names that are read before the cell has assigned them, in the order of execution."""
 
-    def __init__(self) -> None:
+    def __init__(self, inert: Collection[str] = ()) -> None:
         self.read: set[str] = set()
         self.written: set[str] = set()
+        self._inert = inert
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if _receiver(node) in self._inert and isinstance(node.value, ast.Call):
+            for given in (*node.value.args, *node.value.keywords):
+                self.visit(given)
+        else:
+            self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Load):
@@ -34,6 +42,9 @@ class _Reads(ast.NodeVisitor):
             self.visit(node.target)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        if _receiver(node) in self._inert:
+            self.visit(node.value)
+            return  # not written either: what reads it later goes by its earlier value
         if isinstance(node.target, ast.Name) and node.target.id not in self.written:
             self.read.add(node.target.id)
         self.visit(node.value)
@@ -50,18 +61,23 @@ class _Reads(ast.NodeVisitor):
             self.visit(child)
 
 
-def names_read_first(source: str) -> set[str]:
+def names_read_first(source: str, inert: Collection[str] = ()) -> set[str]:
     """Return the names that a cell reads before it assigns them; all its words if it is no Python.
 
-    ``source``: the cell as IPython transformed it. Names that a function of an earlier cell reads
-    are not seen.
+    Names that a function of an earlier cell reads are not seen.
+
+    Args:
+        source: the cell as IPython transformed it.
+        inert: names of which ``name.append(…)`` and ``name += …`` are no reading: their values
+            reach nothing else by it.
+
     """
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         words = "".join(c if c.isidentifier() or c.isdigit() else " " for c in source)
         return {word for word in words.split() if word.isidentifier()}
-    reads = _Reads()
+    reads = _Reads(inert)
     reads.visit(tree)
     return reads.read
 
@@ -85,10 +101,24 @@ _MOVING = frozenset(
     }
 )
 """Methods of containers and generators that change them."""
+_RECEIVING = frozenset({"add", "append", "appendleft", "extend", "insert", "update"})
+"""Those that only put something in, where nobody takes what they return."""
+
+
+def _receiver(statement: ast.stmt) -> str | None:
+    """Return the name that ``statement`` only puts a value into; None if there is none."""
+    if isinstance(statement, ast.AugAssign):
+        return _dotted(statement.target)
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return None
+    called = statement.value.func
+    if isinstance(called, ast.Attribute) and called.attr in _RECEIVING:
+        return _dotted(called.value)
+    return None
 
 
 def names_moved_on(
-    body: Sequence[ast.stmt], line: int, given: Sequence[str] = ()
+    body: Sequence[ast.stmt], line: int, given: Sequence[str] = (), inert: Collection[str] = ()
 ) -> tuple[str, ...]:
     """Return what the body of a loop carries from round to round into the statement at ``line``.
 
@@ -100,6 +130,8 @@ def names_moved_on(
         body: statements.
         line: of the statement asked for, as the nodes count.
         given: names that every round is given anew.
+        inert: names that do not reach what is put into them: the statement at ``line`` does not go
+            by ``losses`` in ``losses.append(…)`` or ``losses += …``.
 
     """
     first = _Reads()
@@ -124,8 +156,21 @@ def names_moved_on(
             read, written, _ = _uses(statement, deep=False)
             if read & tainted:
                 tainted |= written
-    read, _, changed = _uses(innermost, deep=False)
+    if (receiver := _receiver(innermost)) is not None and receiver in inert:
+        read, changed = _put_in(innermost)
+    else:
+        read, _, changed = _uses(innermost, deep=False)
     return tuple(sorted(carried)) if (read | changed) & tainted else ()
+
+
+def _put_in(statement: ast.stmt) -> tuple[set[str], set[str]]:
+    """Return (read, changed in place) of what a statement puts into its receiver."""
+    value: ast.expr = statement.value  # type: ignore[attr-defined]  # only those with a receiver
+    given = [value]
+    if isinstance(statement, ast.Expr) and isinstance(value, ast.Call):
+        given = [*value.args, *(keyword.value for keyword in value.keywords)]
+    uses = [_uses(item) for item in given]
+    return set().union(*(use[0] for use in uses)), set().union(*(use[2] for use in uses))
 
 
 def _at(statements: Sequence[ast.stmt], line: int) -> ast.stmt | None:

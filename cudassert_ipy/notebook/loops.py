@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy import messages
 from cudassert_ipy.notebook.cell_names import names_moved_on
+from cudassert_ipy.notebook.inert import Inert
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,4 +76,5 @@ def carried_into(body: LoopBody, finding: Finding | None) -> tuple[str, ...]:
         return ()
     line = finding.frames[len(body.outer)].line
     given = body.targets if body.anew else ()
-    return names_moved_on(body.statements, line, given)
+    inert = Inert(body.variables, set(body.code.co_names))
+    return names_moved_on(body.statements, line, given, inert)

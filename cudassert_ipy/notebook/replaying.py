@@ -11,6 +11,7 @@ from cudassert_ipy.notebook import device, loops
 from cudassert_ipy.notebook.cell_names import names_read_first
 from cudassert_ipy.notebook.child_shell import CellRun, body_run
 from cudassert_ipy.notebook.diagnosing import actions_for, as_typed
+from cudassert_ipy.notebook.inert import Inert
 from cudassert_ipy.notebook.judging import judge
 from cudassert_ipy.notebook.kernel import busy
 from cudassert_ipy.replay.loop_body import find_bodies
@@ -88,7 +89,8 @@ class Replaying:
             source = shell.transform_cell(cell.source)
         except Exception:  # a transformer of the user's; the raw cell will do
             source = cell.source
-        names = names_read_first(source)
+        words = names_read_first(source)
+        names = names_read_first(source, Inert(shell.user_ns, words))
         lost = cell.host_state.lost(shell.user_ns) if cell.host_state is not None else ()
         moved = (n for n in names if hasattr(type(shell.user_ns.get(n)), "__next__"))
         return sorted({*moved, *(name for name in lost if name in names)})

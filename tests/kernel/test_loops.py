@@ -116,6 +116,30 @@ def test_a_plain_loop_runs_its_body_once(start_kernel):
     assert kernel.run("%cuda_debug report --output").stdout == "row 37\n"
 
 
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "losses = []\nfor c in chunks:\n    losses.append(emb(c.to(device)).sum().item())",
+        "losses = []\nfor c in chunks:\n    losses.append(learn())",
+        "total = 0.0\nfor c in chunks:\n    total += emb(c.to(device)).sum().item()",
+    ],
+)
+def test_what_a_loop_only_collects_lowers_no_certainty(start_kernel, cell):
+    """The index is CPU data: the list of losses of the rounds before does not reach it."""
+    kernel = start_kernel()
+    kernel.run(
+        "import torch\nfrom torch import nn\ndevice = 'cuda'\n"
+        "emb = nn.Embedding(10, 4).to(device)\n"
+        "chunks = [torch.randint(0, 10, (3,)) for _ in range(6)]\nchunks[3][1] = 10\n"
+        "def learn():\n    return emb(c.to(device)).sum().item()"
+    )
+    assert kernel.run(cell).status == "error"
+    [diagnosis] = kernel.run("%cuda_debug replay").diagnoses
+    finding = diagnosis["finding"]
+    assert (finding["bad_values"], finding["certainty"]) == ([10], "exact")
+    assert "had changed" not in diagnosis["replay"]["note"]
+
+
 def test_a_while_loop_runs_its_body_once(start_kernel):
     """A `while` that counts before it looks up has moved on, and the finding says so."""
     kernel = start_kernel()

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from cudassert_ipy.notebook.cell_names import names_read_first
+from cudassert_ipy.notebook.inert import Inert
 from cudassert_ipy.replay.host_state import HostState
 
 
@@ -146,3 +147,35 @@ def test_names_that_a_cell_takes_from_before(cell, names):
     """Names count that are read before the cell assigns them."""
     assert names_read_first(cell) >= names - {"i", "f"}
     assert "z" not in names_read_first(cell)
+
+
+@pytest.mark.parametrize(
+    ("cell", "read"),
+    [
+        ("losses.append(x)", {"x"}),
+        ("total += x", {"x"}),
+        ("total += x\nf(total)", {"x", "f", "total"}),
+        ("losses.append(losses[0])", {"losses"}),
+        ("other.append(x)", {"other", "x"}),
+    ],
+)
+def test_what_only_receives_values_is_not_read(cell, read):
+    """A list that is only appended to gives nothing to an operand; anything else may."""
+    assert names_read_first(cell, {"losses", "total"}) == read
+
+
+def test_inert_names_are_plain_and_read_by_no_function_that_is_called():
+    """Classes of the user run code of theirs, and a called function may give a value back."""
+    space: dict[str, object] = {"Trainer": type("Trainer", (), {}), "__name__": "__main__"}
+    exec(
+        "def learn(): return step()\ndef step(): return read[-1]\ndef plot(): return losses\n"
+        "losses, read, total, own = [], [], 0.0, Trainer()\nown.history = []",
+        space,
+    )
+    inert = Inert(space, {"learn", "losses", "read"})
+    assert "losses" in inert
+    assert "total" in inert
+    assert "own.history" in inert
+    assert "read" not in inert
+    assert "own" not in inert
+    assert "losses" not in Inert(space, {"plot"})
