@@ -22,9 +22,24 @@ KEPT = "All CPU variables are still here."
 SIMULATED = "simulated device: teaching and test double, not evidence about a GPU"
 
 
+_LISTED_CELLS = 5
+
+
 def cell(execution_count: int | None) -> str:
     """Return how a cell is called: by its prompt number."""
     return "an earlier cell" if execution_count is None else f"cell [{execution_count}]"
+
+
+def values_of_cells(cells: tuple[int, ...]) -> str:
+    """Return as of which cells, in order and at least one, the values from the GPU are."""
+    *before, last = [f"[{number}]" for number in cells]
+    if not before:
+        text = f"cell {last}"
+    elif len(cells) > _LISTED_CELLS:
+        text = f"cells {before[0]} to {last}"
+    else:
+        text = f"cells {', '.join(before)} and {last}"
+    return f"Values from the GPU are those of the end of {text}."
 
 
 DEAD_TENSOR = "<{tensor}, lost: context dead since {cell}>"
@@ -357,6 +372,7 @@ NOTICED_ASYNC = (
 )
 NOTICED_BLOCKING = "Launches were blocking, so this is the line that launched the failing kernel."
 CONTEXT_UNKNOWN = "Whether the CUDA context is dead cannot be told from this text."
+SWALLOWED = "An except in this cell swallowed this:"
 CONTEXT_GUARD = "Stopped before the launch, so the CUDA context is alive; no restart is needed."
 CONTEXT_RESTARTED = "The kernel was restarted and its CUDA context is alive."
 IN_CHILD = "It happened in a child process (a DataLoader worker, for example)."
@@ -445,9 +461,7 @@ OPEN_KINDS = {
     "ecc_error": "The GPU reported a memory fault, which no data causes.",
 }
 REPLAY_RERUN_CLEAN = "The cell ran through in the restarted kernel."
-SUBSTITUTED = (
-    "{count} {tensors} lived only on the GPU and {verb} lost with it; zeros stood in for {them}."
-)
+SUBSTITUTED = "Some values lived only on the GPU and are lost with it; zeros stood in for them."
 DOUBT_OPERATION = (
     "What the GPU printed is about {operations}: this may be a second mistake, not the one it "
     "died of."
@@ -690,9 +704,14 @@ HINT_OFF_BY_ONE = {
     "index": "Off by one: with size {size} the last index is {last}.",
     "gather": "Off by one: with size {size} the last index is {last}.",
 }
-HINT_MINUS_ONE_LABEL = (
-    "-1 is not ignored here: ignore_index is {ignore_index}. Pass ignore_index=-1, or mark such "
-    "labels with {ignore_index}."
+HINT_UNIGNORED_LABEL = (
+    "{label} is not ignored here: ignore_index is {ignore_index}. Pass ignore_index={label}, or mark "
+    "such labels with {ignore_index}."
+)
+HINT_NO_LABEL = "255 often marks 'no label': pass ignore_index=255 to the loss."
+HINT_GRAY_LABELS = (
+    "The labels are only 0 and 255, like the gray values of a mask image: make them class numbers "
+    "(labels // 255), or pass ignore_index=255 if 255 marks 'no label'."
 )
 HINT_NEGATIVE = {
     "embedding": "Negative ids are not allowed in an embedding. Look for a marker of "
@@ -1226,7 +1245,7 @@ REPLAY_FOUND_BEFORE = "The check found the bad operand before that."
 REPLAY_UNKNOWN_END = "something unknown"
 REPLAY_EXITED = "The cell called exit()."
 REPLAY_SUBSTITUTE_PASSED = (
-    "An index that passed its check held substitute values: the real ones were on the GPU and are lost. Restart and "
+    "A checked value held substitutes when it passed: the real ones were on the GPU and are lost. Restart and "
     "replay, or run the cell under %%cuda_debug, to have them checked."
 )
 REPLAY_SUBSTITUTE_READ = (
@@ -1267,7 +1286,6 @@ REPLAY_CPU_SILENT = "PyTorch on the CPU accepts this operand without an error."
 REPLAY_CPU_NOT_ASKED = (
     "PyTorch on the CPU does not check all of this, and was not asked: it might crash."
 )
-REPLAY_AS_OF = "Values from the GPU are those of the end of cell {cells}."
 
 # --- simulator ------------------------------------------------------------------------------------
 

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cudassert_ipy.checks.operators import Operator
-    from cudassert_ipy.model import TensorRow
+    from cudassert_ipy.model import Finding, TensorRow
+
+
+_MAX_FINDINGS = 6
 
 
 class Guard(TorchDispatchMode):
@@ -36,6 +39,7 @@ class Guard(TorchDispatchMode):
         self._is_off = os.environ.get("CUDASSERT_DISABLE") == "1"
         self._operators = table()
         self._inspector = Inspector()
+        self._findings: dict[Any, Finding] = {}
         self._is_spared = spare_own_frames()
         self._functions = _FunctionMode(self._check)
 
@@ -49,6 +53,11 @@ class Guard(TorchDispatchMode):
     def rows(self) -> tuple[TensorRow, ...]:
         """The operands that were checked, one row per call in the source (bounded)."""
         return self._inspector.rows
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was raised, the first of each place (bounded): the user's code may catch it."""
+        return tuple(self._findings.values())
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -81,7 +90,14 @@ class Guard(TorchDispatchMode):
             return
         _, findings = self._inspector.inspect(operator, args, kwargs)
         if findings:
+            self._note(findings[0])
             raise operand_error(findings[0])
+
+    def _note(self, finding: Finding) -> None:
+        lines = tuple((frame.file, frame.line) for frame in finding.frames)
+        place = (lines, finding.operation, finding.operand)
+        if len(self._findings) < _MAX_FINDINGS:
+            self._findings.setdefault(place, finding)
 
 
 class _FunctionMode(TorchFunctionMode):

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from cudassert_ipy.checks.statistics import Offenders, Statistics
 
 _NAN_AS_INTEGER = -(2**63)
+_NO_LABEL = 255
+"""Marks pixels without a label in Pascal VOC, Cityscapes and others; white in a mask image."""
 
 
 def hint_for(
@@ -78,13 +80,34 @@ def _hint_for_places(
             return messages.HINT_LABELS_FROM_ONE.format(classes=size)
         template = messages.HINT_OFF_BY_ONE[family]
         return template.format(size=size, last=high, needed=size + 1)
-    if family == "target" and values == {-1} and operand.special:
-        return messages.HINT_MINUS_ONE_LABEL.format(ignore_index=operand.special[0])
+    if family == "target" and (hint := _hint_for_markers(operand, values, lowest, highest)):
+        return hint
     if values and max(values) < low and not too_large:
         return messages.HINT_NEGATIVE[family].format(low=low)
     if values and min(values) > high and not too_small:
         return messages.HINT_TOO_LARGE[family].format(size=size, needed=highest + 1)
     return ""
+
+
+def _hint_for_markers(
+    operand: Operand, values: set[int | float], lowest: int | float, highest: int | float
+) -> str:
+    """Return the hint for labels that mark "no label"; empty where other values are bad too."""
+    tensor, high = operand.tensor, operand.high
+    if high is None or not operand.special or not _is_plain(tensor):
+        return ""
+    if values in ({-1}, {-100}) and {lowest} == values and highest <= high:
+        return messages.HINT_UNIGNORED_LABEL.format(label=lowest, ignore_index=operand.special[0])
+    if (
+        values != {_NO_LABEL}
+        or highest != _NO_LABEL
+        or (lowest < 0 and lowest != operand.special[0])
+    ):
+        return ""
+    if not bool((tensor[tensor > high] == _NO_LABEL).all()):
+        return ""
+    is_gray = bool(((tensor == 0) | (tensor == _NO_LABEL)).all())
+    return messages.HINT_GRAY_LABELS if is_gray else messages.HINT_NO_LABEL
 
 
 def _are_positions(operand: Operand, source: str) -> bool:

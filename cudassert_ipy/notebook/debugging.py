@@ -9,7 +9,7 @@ from cudassert_ipy import messages
 from cudassert_ipy.notebook import device
 
 if TYPE_CHECKING:
-    from cudassert_ipy.model import TensorRow
+    from cudassert_ipy.model import Finding, TensorRow
     from cudassert_ipy.notebook.session import Session
 
 
@@ -22,6 +22,8 @@ class DebugCell:
         self._guard: Any = None
         self._checkpoint: Any = None
         self._checked: tuple[TensorRow, ...] = ()
+        self.findings: tuple[Finding, ...] = ()
+        """What the guard raised; known once the cell is over."""
 
     @classmethod
     def begin(cls, session: Session, line: str | None) -> DebugCell | None:
@@ -110,7 +112,7 @@ class DebugCell:
         """Stop checking: the cell is over."""
         guard, self._guard = self._guard, None
         if guard is not None:
-            self._checked = guard.rows
+            self._checked, self.findings = guard.rows, guard.findings
             guard.__exit__(None, None, None)
 
     def report_good_cell(self) -> None:

@@ -6,8 +6,9 @@ import linecache
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from cudassert_ipy import messages
 from cudassert_ipy.checks.traceback import trim_traceback
-from cudassert_ipy.checks.wording import describe
+from cudassert_ipy.checks.wording import describe, operand_error
 from cudassert_ipy.decode.failure import decode_exception, is_suspect
 from cudassert_ipy.errors import CudassertError, OperandError
 from cudassert_ipy.model import Cell, Diagnosis
@@ -17,6 +18,7 @@ from cudassert_ipy.report.text import one_line
 from cudassert_ipy.restart.start import BLOCKING
 
 if TYPE_CHECKING:
+    from cudassert_ipy.model import Finding, TensorRow
     from cudassert_ipy.notebook.debugging import DebugCell
     from cudassert_ipy.notebook.recorder import CellRecord
     from cudassert_ipy.notebook.session import Session
@@ -36,21 +38,22 @@ class Failures:
         With ``show_values`` off, the values go from the message as well: it would be saved with
         the notebook.
         """
-        operand_error = _operand_error(error)
-        if operand_error is not None and not self._session.settings.show_values:
-            shown = without_values(Diagnosis(finding=operand_error.finding)).finding
+        found = _operand_error(error)
+        if found is not None and not self._session.settings.show_values:
+            shown = without_values(Diagnosis(finding=found.finding)).finding
             if shown is not None:
-                operand_error.args = (describe(shown),)
-        if operand_error is not None or device.simulated():
+                found.args = (describe(shown),)
+        if found is not None or device.simulated():
             trim_traceback(error)
-        if operand_error is not None and operand_error is not error:
-            trim_traceback(operand_error, was_caught=True)
+        if found is not None and found is not error:
+            trim_traceback(found, was_caught=True)
 
     def explain(self, error: BaseException, stb: list[str]) -> list[str]:
         """Return the traceback with one line above it if it is about CUDA; prepare the panel."""
-        operand_error = _operand_error(error)
-        if operand_error is not None:
-            diagnosis: Diagnosis | None = self._diagnose_operand_error(operand_error)
+        found = _operand_error(error)
+        if found is not None:
+            rows = self._session.debug.rows if self._session.debug is not None else ()
+            diagnosis: Diagnosis | None = self._diagnose_operand_error(found, rows)
         else:
             diagnosis = self._diagnose(error) if is_suspect(error) else None
         return stb if diagnosis is None else [one_line(diagnosis), *stb]
@@ -103,6 +106,21 @@ class Failures:
                 print(error)
         session.display.show(diagnosis)
 
+    def show_swallowed(self, debug: DebugCell, record: CellRecord, result: Any) -> None:
+        """Show what the guard raised and the user's own ``except`` caught; the status stays."""
+        session = self._session
+        if session.muted:
+            return
+        if _operand_error(getattr(result, "error_in_exec", None)) is None:
+            print(messages.SWALLOWED)  # else it came out, past a traceback handler of the user's
+        first, *more = debug.findings
+        session.recorder.current = record  # the cell is over, but this still belongs to it
+        try:
+            self._diagnose_operand_error(operand_error(first), debug.rows, tuple(more))
+            self.show_pending(None)
+        finally:
+            session.recorder.current = None
+
     def check_at_load(self, error: BaseException) -> None:
         """Say so if ``error``, the last one before the load, left a dead context behind."""
         if not is_suspect(error):
@@ -127,11 +145,12 @@ class Failures:
         self._session.dead, self._session.dead_since = False, None
         self._session.dead_repr.remove()
 
-    def _diagnose_operand_error(self, error: OperandError) -> Diagnosis:
+    def _diagnose_operand_error(
+        self, error: OperandError, rows: tuple[TensorRow, ...], more: tuple[Finding, ...] = ()
+    ) -> Diagnosis:
         session = self._session
-        rows = session.debug.rows if session.debug is not None else ()
         diagnosis = diagnosing.from_operand_error(error, self._cell(), session.environment(), rows)
-        diagnosis = self._as_typed(diagnosis)
+        diagnosis = self._as_typed(replace(diagnosis, more=more))
         if diagnosis.finding is not None:
             items = session.recorder.items_of(diagnosis.finding)
             diagnosis = replace(diagnosis, finding=items)
@@ -217,7 +236,7 @@ class Failures:
         return None
 
 
-def _operand_error(error: BaseException) -> OperandError | None:
+def _operand_error(error: BaseException | None) -> OperandError | None:
     """Return the guard's error that ``error`` is, or that it was raised for.
 
     Libraries catch ``IndexError`` and raise their own (``MessagePassing`` of torch_geometric does).

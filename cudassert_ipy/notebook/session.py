@@ -284,6 +284,8 @@ class Session:
                 self.failures.fence(record, result)
             if self.pending is not None:
                 self.failures.show_pending(debug)
+            elif debug is not None and debug.findings:
+                self.failures.show_swallowed(debug, record, result)
             elif debug is not None:
                 debug.report_good_cell()
         finally:

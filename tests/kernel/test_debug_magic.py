@@ -51,6 +51,33 @@ def test_an_error_that_a_library_made_of_the_guards_is_explained_too(kernel):
     assert "cudassert_ipy/" not in cell.traceback
 
 
+def test_what_the_cells_own_except_swallowed_is_shown(kernel):
+    """The cell stays good, its findings are shown once per place, and `report` knows them."""
+    cell = kernel.run(
+        "%%cuda_debug\n"
+        "for attempt in range(3):\n"
+        "    try:\n"
+        "        model(batch['ids'])\n"
+        "    except Exception:\n"
+        "        pass\n"
+        "try:\n"
+        "    model(batch['ids'] + 1)\n"
+        "except Exception:\n"
+        "    after = 1"
+    )
+    assert cell.status == "ok"
+    assert "An except in this cell swallowed this:" in cell.stdout
+    [diagnosis] = cell.diagnoses
+    assert (diagnosis["finding"]["line"], diagnosis["finding"]["bad_values"]) == (4, [1000])
+    assert [item["line"] for item in diagnosis["more"]] == [8]
+    assert diagnosis["context"] == "alive"
+    assert kernel.evaluate("after") == 1
+    report = kernel.run("%cuda_debug report")
+    assert report.status == "ok"
+    assert "1000" in report.stdout + str(report.bundles)
+    assert kernel.run("%%cuda_debug\nafter").diagnoses == []
+
+
 def test_no_frames_of_ours_in_the_traceback(kernel):
     """Between the user's line and the message stands nothing of ours."""
     cell = kernel.run("%%cuda_debug\n" + FAILING)

@@ -41,6 +41,26 @@ HINTS = {
         lambda: F.cross_entropy(P, torch.tensor([-1, 0])),
         "-1 is not ignored here: ignore_index is -100",
     ),
+    "another ignored marker": (
+        lambda: F.cross_entropy(P, torch.tensor([-100, 0]), ignore_index=-1),
+        "-100 is not ignored here: ignore_index is -1. Pass ignore_index=-100",
+    ),
+    "no label": (
+        lambda: F.cross_entropy(P[:1].expand(40, 3), torch.tensor([1] + [255] * 39)),
+        "255 often marks 'no label': pass ignore_index=255",
+    ),
+    "gray values": (
+        lambda: F.cross_entropy(P, torch.tensor([0, 255])),
+        "only 0 and 255, like the gray values",
+    ),
+    "255 and more": (
+        lambda: F.cross_entropy(P[:1].expand(40, 3), torch.tensor([255] * 39 + [90])),
+        "the largest label needs 256",
+    ),
+    "a label of 255 in 255 classes": (
+        lambda: F.cross_entropy(P[:1, :1].expand(2, 255), torch.tensor([255, 3])),
+        "Off by one: with 255 classes",
+    ),
     "ignored class": (
         lambda: F.cross_entropy(P, torch.tensor([-1, 0]), ignore_index=0),
         "Negative labels are not allowed, except ignore_index",
