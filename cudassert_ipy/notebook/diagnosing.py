@@ -110,14 +110,16 @@ def as_typed(
     finding = diagnosis.finding
     if finding is None:
         return diagnosis
-    files = [item.frames[0].file for item in (finding, *diagnosis.more) if item.frames]
-    first: str | None = files[0] if files else None
+    outer = [item.frames[0] for item in (finding, *diagnosis.more) if item.frames]
+    first: str | None = outer[0].file if outer else None
     if first is None or (execution_count is not None and cell_of(first) != execution_count):
         first = None
+    # After a restart the cell was only replayed: this kernel knows no number for its file.
+    is_cell = first is not None and (cell_of(first) is not None or _is_module(outer[0]))
 
     def typed(frame: Frame) -> Frame:
         number = cell_of(frame.file)
-        if frame.file in TIMED_FILES or (frame.file == first and number is not None):
+        if frame.file in TIMED_FILES or (frame.file == first and is_cell):
             above = _lines_above(frame.file, source, frame.line, frame.source)
             return replace(frame, line=frame.line + above, file="")
         name = Path(frame.file).name if number is None else messages.cell(number)
@@ -125,6 +127,11 @@ def as_typed(
 
     more = tuple(_finding_as_typed(item, typed) for item in diagnosis.more)
     return replace(diagnosis, finding=_finding_as_typed(finding, typed), more=more)
+
+
+def _is_module(frame: Frame) -> bool:
+    # IPython 8.0 to 8.5 name a cell's own frame "<cell line: 1>".
+    return frame.function == "<module>" or frame.function.startswith("<cell line")
 
 
 def _finding_as_typed(finding: Finding, typed: Callable[[Frame], Frame]) -> Finding:

@@ -66,19 +66,19 @@ class Replaying:
         self.output = ""
         self.call: Any = None
 
-    def checkpoint(self, float_budget: int) -> Any:
+    def checkpoint(self, float_budget: int, *, fresh: bool = False) -> Any:
         """Fork a child that waits with the state of now. Raises ``CheckpointRefused``.
 
         Integer and boolean CUDA tensors are copied to the host first, others up to ``float_budget``
-        bytes.
+        bytes. ``fresh``: all values are copied now, so that none is of the end of a cell.
         """
         from cudassert_ipy.replay.checkpoint import Checkpoint
 
         session = self._session
         # With automatic copies on, they hold what did not change since the last checkpoint.
-        copies = session.copies if session.settings.copies else HostCopies()
+        copies = session.copies if session.settings.copies and not fresh else HostCopies()
         if device.cuda_in_use():
-            last = session.shell.execution_count - 1
+            last = None if fresh else session.shell.execution_count - 1
             copies.take_all(session.shell.user_ns, float_budget, execution_count=last)
         return Checkpoint.take(copies, execute=CellRun(session.shell))
 
@@ -280,7 +280,7 @@ class Replaying:
     def _start_here(self) -> Any:
         if self._session.dead:  # the set-up itself killed the new context
             raise CudassertError(messages.DEAD_AGAIN)
-        checkpoint = self.checkpoint(FLOAT_BUDGET)
+        checkpoint = self.checkpoint(FLOAT_BUDGET, fresh=True)
         return checkpoint.start(self._request(self._failed_cell(), "checkpoint"))
 
     def cancel(self) -> None:

@@ -285,4 +285,4 @@ def _text_of(error: BaseException) -> str:
 def _as_of(replaced: Replaced) -> list[str]:
     if not replaced.cells:
         return []
-    return [messages.REPLAY_AS_OF.format(cells=", ".join(map(str, replaced.cells)))]
+    return [messages.values_of_cells(replaced.cells)]

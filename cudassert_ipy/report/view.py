@@ -258,15 +258,8 @@ def replay_rows(diagnosis: Diagnosis) -> list[Row]:
     if replay.outcome == "clean":
         rows += [row("open", plain(reason)) for reason in replay.reasons[:_MAX_REASONS]]
     if replay.substituted > 0:
-        one = replay.substituted == 1
-        lost = phrase(
-            messages.SUBSTITUTED,
-            count=numbers.count(replay.substituted),
-            tensors="tensor" if one else "tensors",
-            verb="is" if one else "are",
-            them="it" if one else "them",
-        )
-        rows.append(row("lost", lost))
+        # No count: many of those are gradients and buffers that the user never named.
+        rows.append(row("lost", phrase(messages.SUBSTITUTED)))
     if replay.note:
         rows.append(row("note", plain(replay.note)))
     if replay.exception:

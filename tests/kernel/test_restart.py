@@ -56,6 +56,22 @@ def test_the_magic_restarts_in_place_and_replays(dead_kernel):
     assert fixed.status == "ok", fixed.traceback
 
 
+def test_after_a_restart_places_are_those_of_a_plain_replay(start_kernel):
+    """Lines count as typed, the origin too, and no value is said to be of an earlier time."""
+    kernel = start_kernel()
+    kernel.run("import torch\nemb = torch.nn.Embedding(10, 4).cuda()\nids = torch.arange(10)")
+    cell = kernel.run("\n\nmoved = ids.cuda() + 1\nemb(moved).sum().item()")
+    assert cell.status == "error"
+    restarted = kernel.run("%cuda_debug restart", timeout=90)
+    diagnosis = restarted.diagnoses[-1]
+    assert diagnosis["finding"]["line"] == 4
+    step = diagnosis["finding"]["origin"][-1]
+    assert (step["line"], step["file"], step["expression"]) == (3, "", "ids.cuda() + 1")
+    assert "end of cell" not in (diagnosis["replay"]["note"] or "")
+    text = restarted.bundles[-1]["text/plain"]
+    assert "line 3 · `ids.cuda() + 1`" in " ".join(text.split())
+
+
 def test_the_replay_can_run_guarded_on_the_device(start_kernel):
     """With `replay_on = "gpu"` the new kernel runs the cell itself, guarded, and lives."""
     kernel = start_kernel()

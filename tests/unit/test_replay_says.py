@@ -189,3 +189,17 @@ def test_an_unknown_crash_is_said_as_such(output, how):
     """Without a stack nothing is named."""
     expected = how or messages.REPLAY_UNKNOWN_END
     assert describe_crash(output, how) == messages.REPLAY_CRASHED.format(how=expected)
+
+
+@pytest.mark.parametrize(
+    ("cells", "text"),
+    [
+        ((3,), "end of cell [3]."),
+        ((3, 5), "end of cells [3] and [5]."),
+        ((1, 3, 5), "end of cells [1], [3] and [5]."),
+        (tuple(range(2, 90)), "end of cells [2] to [89]."),
+    ],
+)
+def test_the_cells_that_the_values_are_of_are_named(cells, text):
+    """As prompts, in one short list."""
+    assert messages.values_of_cells(cells).endswith(text)
