@@ -34,6 +34,7 @@ _MAX_ASSERTIONS = 5
 _MAX_REASONS = 3
 # In a kernel the rows about the context and the next steps say the same, about this kernel.
 _SAID_BETTER = frozenset(messages.ADVICE_FOR_A_LOG)
+_CAUSES = messages.ADVICE_CAUSES.partition("{")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,13 @@ def view(diagnosis: Diagnosis) -> View:
         outcome = diagnosis.replay.outcome
         title, tone = phrase(messages.REPLAY_TITLES[outcome]), "unsure"
         rows += replay_rows(diagnosis)
-        printed = failure_rows(diagnosis) + printed
+        folded = failure_rows(diagnosis)
+        if outcome not in ("clean", "raised"):
+            # The replay has no answer: what mostly causes this assertion is the best there is.
+            typical = [item for item in folded if item.label == messages.LABELS["causes"]]
+            rows[1:1] = typical
+            folded = [item for item in folded if item not in typical]
+        printed = folded + printed
     else:
         rows += failure_rows(diagnosis)
     rows += _context(diagnosis)
@@ -181,7 +188,13 @@ def failure_rows(diagnosis: Diagnosis) -> list[Row]:
         place = join([*at])
         rows.append(row("noticed", join([*([place] if place else []), phrase(why)], " · ")))
     advice = [text for text in failure.advice if text not in _SAID_BETTER]
-    return [*rows, *(row("advice", plain(text)) for text in advice[:4])]
+    return [*rows, *(_advice_row(text) for text in advice[:4])]
+
+
+def _advice_row(text: str) -> Row:
+    if text.startswith(_CAUSES):
+        return row("causes", plain(text.removeprefix(_CAUSES)))
+    return row("advice", plain(text))
 
 
 def printed_rows(diagnosis: Diagnosis) -> list[Row]:

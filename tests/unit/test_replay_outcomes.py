@@ -97,7 +97,7 @@ def test_embedding_is_found_from_the_automatic_copies(notebook):
     assert (finding.bad_count, finding.bad_positions, finding.batch_rows) == (1, ((1, 1),), (1,))
     assert finding.frames[-1].source == "out = emb(ids) * scale"
     assert result.replay.substituted >= 1
-    assert f"cell {notebook.count - 1}" in result.replay.note
+    assert f"cell [{notebook.count - 1}]" in result.replay.note
     assert [row.name for row in result.tensors if row.role == "index"] == ["ids"]
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from cudassert_ipy.model import Diagnosis, Finding, TensorRow
+from cudassert_ipy import messages
+from cudassert_ipy.model import Diagnosis, Failure, Finding, Outcome, Replay, TensorRow
 from cudassert_ipy.report import numbers
 from cudassert_ipy.report.finding import finding_title, short_operation
 from cudassert_ipy.report.fragments import first_line
@@ -170,3 +171,24 @@ def test_first_line(source: str, expected: str) -> None:
 def test_size_text(size: int, expected: str) -> None:
     """Sizes are short."""
     assert numbers.size_text(size) == expected
+
+
+@pytest.mark.parametrize("outcome", ["inconclusive", "timed_out", "clean"])
+def test_typical_causes_stand_high_where_the_replay_has_no_answer(outcome: Outcome) -> None:
+    """Under the fold nobody looks for them; beside good data they would accuse it."""
+    advice = (messages.ADVICE_CAUSES.format(causes="an id too large"), "Something else.")
+    shown = view(
+        Diagnosis(
+            failure=Failure(kind="device_assert", advice=advice),
+            replay=Replay(where="cpu", state="after_failure", outcome=outcome),
+        )
+    )
+    likely = messages.LABELS["causes"]
+    folded = [item.label for detail in shown.details for item in detail.rows]
+    if outcome == "clean":
+        assert likely in folded
+        assert all(item.label != likely for item in shown.rows)
+    else:
+        assert (shown.rows[1].label, as_text(shown.rows[1].text)) == (likely, "an id too large.")
+        assert likely not in folded
+    assert messages.LABELS["advice"] in folded
