@@ -377,12 +377,13 @@ CONTEXT_GUARD = "Stopped before the launch, so the CUDA context is alive; no res
 CONTEXT_RESTARTED = "The kernel was restarted and its CUDA context is alive."
 IN_CHILD = "It happened in a child process (a DataLoader worker, for example)."
 NO_CUDA_IN_TEXT = "No CUDA error found in this text."
-CHECKED_GOOD = "Nothing out of range: {count} tensors checked"
-CHECKED_BAD = "{bad} of {count} checked tensors hold values out of range"
+CHECKED_GOOD = "Nothing out of range: {count} {tensors} checked"
+CHECKED_BAD = "{bad} of {count} checked {tensors} {hold} values out of range"
 
 FINDING_TITLE = (
     "{count} of {total} {values} in {name:code} {verb} out of range for {operation:code}"
 )
+FINDING_TITLE_RULE = "{count} of {total} {values} in {name:code} {verb} outside the rule"
 FINDING_TITLE_HOLDER = (
     "{count} of {total} {values} made from {name:code} {verb} out of range for {operation:code}"
 )
@@ -396,7 +397,9 @@ ALLOWED_SPECIAL = "; also {values}"
 BAD_AT = "{value} at {positions}"
 AND_MORE = "and {count} more"
 NAN_COUNT = "{count} NaN"
+ALL_NAN = "all NaN"
 CERTAIN = "Certain: no lost value took part in it."
+CERTAIN_RULE = "Certain: these are the values of the batch."
 CERTAIN_GUARD = "Certain: these are the values that were about to go to the GPU."
 CERTAIN_GUARD_CPU = "Certain: these are the values of this call."
 ORIGIN_RANGE = "{low} to {high}"
@@ -757,12 +760,13 @@ OPERAND_HEADLINE_RULE = (
     "{operation}: {what} breaks a rule in {count} of {total} values. Rule: {requirement}."
 )
 OPERAND_VALID = "{low} to {high}"
-OPERAND_VALID_FROM = "{low} and more"
-OPERAND_VALID_TO = "{high} and less"
+OPERAND_VALID_FROM = "the valid range ({low} or more)"
+OPERAND_VALID_TO = "the valid range ({high} or less)"
 OPERAND_VALID_SPECIAL = "{low} to {high} (or {special})"
 OPERAND_VALUES = "  {value} at {position}"
 OPERAND_MORE = "  ... and {count} more"
 OPERAND_TENSOR = "  operand {operand}: shape {shape}, {dtype}, values from {minimum} to {maximum}"
+OPERAND_TENSOR_NAN = "  operand {operand}: shape {shape}, {dtype}, all NaN"
 OPERAND_TENSOR_PLAIN = "  operand {operand}: shape {shape}, {dtype}"
 OPERAND_WHERE = "  where   {place}"
 OPERAND_CALLED_FROM = "          called from {place}"
@@ -840,7 +844,7 @@ HELP_CELLS = "With repro FILE: write the cells, not the one operation."
 
 # --- check_batch and scan -------------------------------------------------------------------------
 
-BATCH_GOOD = "No bad values: {count} tensors checked."
+BATCH_GOOD = "No bad values: {count} {tensors} checked."
 BATCH_NOTHING = "Nothing was checked."
 BATCH_MORE = "... and {count} more tensors with bad values"
 BATCH_UNCHECKED = "Not checked: {names}."
@@ -853,10 +857,18 @@ RULE_UNKNOWN = (
 )
 RULE_KEY = "{key} is not a key path: write a string, a position, or a tuple of them."
 RULE_NOT_FOUND = "The batch has no tensor {key}. It has {names}."
+RULE_NUMBER = " Write the number {number} instead of the string {key}."
 RULE_NOTHING = "The batch has no tensor {key}, nor any other tensor."
 RULE_NO_TENSOR = "{part} is a {kind} without tensors or numbers: no rule can be about it."
 RULE_TOO_LARGE = "{part} is a {kind} that is too large or too deep to check: name its parts."
-RULE_FAILED = "The function that makes a rule failed ({error})."
+RULE_FAILED = (
+    "The function that makes a rule failed ({error}). A function is given the batch and returns a "
+    "rule; to see what a model needs, give the model itself, and call=... to say how it is called."
+)
+RULE_OF_FUNCTION = (
+    "The function was taken for one that makes a rule, but it gave a {kind}. To see what a model "
+    "needs, give the model itself, and call=... to say how it is called. {error}"
+)
 RULES_EMPTY = "There are no rules: nothing would be checked."
 SCAN_GOOD = "No bad values in {batches} batches."
 SCAN_BAD = "{bad} bad {values} in {bad_batches} of {batches} batches."

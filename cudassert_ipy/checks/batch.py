@@ -48,7 +48,8 @@ class BatchReport:
         if more:
             lines.append(messages.BATCH_MORE.format(count=more))
         if not lines:
-            lines = [messages.BATCH_GOOD.format(count=self.checked)]
+            tensors = "tensor" if self.checked == 1 else "tensors"
+            lines = [messages.BATCH_GOOD.format(count=self.checked, tensors=tensors)]
             if not self.checked:
                 lines = [messages.BATCH_NOTHING]
         if self.unchecked:

@@ -52,6 +52,7 @@ MAX_LEAVES = 2_000
 MAX_DEPTH = 12
 _MAX_CHILDREN = 2_000
 _MAX_NUMBERS = 50_000_000
+_NUMBER = re.compile(r"-?[0-9]{1,9}")
 _PART = re.compile(r"\.?([A-Za-z_]\w*)|\[(-?\d+|\*|\"[^\"]*\"|'[^']*')\]")
 
 
@@ -322,4 +323,7 @@ def _unreadable(step: Step, error: Exception) -> str:
 def _not_found(batch: Any, key: Any) -> str:
     names = [path_text(leaf.path) for leaf in walk(batch).found[:12]]
     template = messages.RULE_NOT_FOUND if names else messages.RULE_NOTHING
-    return template.format(key=clean_line(repr(key), 80), names=", ".join(names))
+    text = template.format(key=clean_line(repr(key), 80), names=", ".join(names))
+    if isinstance(key, str) and _NUMBER.fullmatch(key) and _step(batch, int(key)) is not None:
+        text += messages.RULE_NUMBER.format(number=int(key), key=repr(key))
+    return text

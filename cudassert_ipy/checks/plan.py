@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from cudassert_ipy import messages
@@ -60,16 +60,20 @@ class Bad:
     path: Path
     tensor: Tensor
     region: Region | None = None
+    has_rows: bool = True
+    """Whether dimension 0 can be the batch."""
 
     @property
     def row_count(self) -> int:
-        """The size of the tensor's dimension 0; 1 for a single number."""
+        """The number of batch rows: 1 for a single number, 0 where there are none."""
+        if not self.has_rows:
+            return 0
         return self.tensor.shape[0] if self.tensor.dim() else 1
 
     def rows(self, limit: int) -> list[int]:
         """Return the rows with bad values: more than a finding lists."""
         part = self.tensor if self.region is None else self.region.of(self.tensor)
-        if part is None:
+        if part is None or not self.has_rows:
             return []
         rows = bad_rows(part, self.demand, limit)
         return rows if self.region is None else self.region.rows(rows, self.tensor)
@@ -113,9 +117,9 @@ def check_plan(batch: Any, plan: Plan) -> Result:
                 continue
         demand = asked.demand
         if asked.rule_of is not None:
-            demand = Demand(as_rule(_called(asked.rule_of, batch)))
+            demand = Demand(_called(asked.rule_of, batch))
         for path, tensor in _tensors(batch, asked):
-            _check_one(result, asked, demand, path, tensor)
+            _check_one(result, asked, demand, path, tensor, batch)
     return result
 
 
@@ -124,7 +128,9 @@ def shapes_of(batch: Any) -> Shapes:
     return {leaf.path: tuple(leaf.tensor.shape) for leaf in walk(batch).found}
 
 
-def _check_one(result: Result, asked: Asked, demand: Demand, path: Path, tensor: Tensor) -> None:
+def _check_one(
+    result: Result, asked: Asked, demand: Demand, path: Path, tensor: Tensor, batch: Any
+) -> None:
     name = path_text(path)
     part = tensor
     if asked.region is not None:
@@ -143,7 +149,25 @@ def _check_one(result: Result, asked: Asked, demand: Demand, path: Path, tensor:
         return
     if asked.region is not None:
         finding = asked.region.place(finding, tensor)
-    result.bad.append(Bad(finding, demand, path, tensor, asked.region))
+    has_rows = _has_rows(path, tensor, batch)
+    if not has_rows:
+        finding = replace(finding, batch_rows=())
+    result.bad.append(Bad(finding, demand, path, tensor, asked.region, has_rows))
+
+
+def _has_rows(path: Path, tensor: Tensor, batch: Any) -> bool:
+    """Whether dimension 0 can be the batch: no row is better than a wrong one.
+
+    It is not in the ``edge_index`` of torch_geometric (2 rows: from and to), nor where no other
+    tensor of the batch has the same size.
+    """
+    if tensor.dim() < 2:
+        return True
+    name = str(path[-1].key) if path else ""
+    if tensor.shape[0] == 2 and "edge" in name and name.endswith("index"):
+        return False
+    others = [shape for other, shape in shapes_of(batch).items() if other != path and shape]
+    return not others or any(shape[0] == tensor.shape[0] for shape in others)
 
 
 def _tensors(batch: Any, asked: Asked) -> Iterator[tuple[Path, Tensor]]:
@@ -172,9 +196,14 @@ def _tensors(batch: Any, asked: Asked) -> Iterator[tuple[Path, Tensor]]:
             yield leaf.path, leaf.tensor
 
 
-def _called(rule_of: Callable[[Any], Any], batch: Any) -> Any:
+def _called(rule_of: Callable[[Any], Any], batch: Any) -> Rule:
     try:
-        return rule_of(batch)
+        value = rule_of(batch)
     except Exception as error:  # a user's function may raise anything
         what = clean_line(f"{type(error).__name__}: {error}", 200)
         raise CudassertError(messages.RULE_FAILED.format(error=what)) from error
+    try:
+        return as_rule(value)
+    except CudassertError as error:
+        text = messages.RULE_OF_FUNCTION.format(error=error, kind=type(value).__name__)
+        raise CudassertError(text) from None

@@ -46,7 +46,12 @@ def describe(finding: Finding) -> str:
             requirement=finding.requirement,
         )
     ]
-    pairs = list(zip(finding.bad_values, finding.bad_positions, strict=False))[:_MAX_LINES]
+    is_all_nan = 0 < total <= finding.nan_count and finding.minimum is not None
+    pairs = (
+        []
+        if is_all_nan
+        else list(zip(finding.bad_values, finding.bad_positions, strict=False))[:_MAX_LINES]
+    )
     lines += [
         messages.OPERAND_VALUES.format(value=value, position=list(position))
         for value, position in pairs
@@ -54,7 +59,9 @@ def describe(finding: Finding) -> str:
     if pairs and finding.bad_count > len(pairs):
         lines.append(messages.OPERAND_MORE.format(count=finding.bad_count - len(pairs)))
     template = messages.OPERAND_TENSOR
-    if finding.minimum is None:
+    if is_all_nan:
+        template = messages.OPERAND_TENSOR_NAN
+    elif finding.minimum is None:
         template = messages.OPERAND_TENSOR_PLAIN
     lines.append(
         template.format(

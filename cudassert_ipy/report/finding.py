@@ -28,8 +28,13 @@ def finding_title(finding: Finding) -> Phrase:
     if finding.bad_count < 1:
         return phrase(messages.FINDING_TITLE_PLAIN, name=name, operation=operation)
     total = max(numbers.size(finding), finding.bad_count)
+    template = messages.FINDING_TITLE
+    if is_by_rule(finding):
+        template = messages.FINDING_TITLE_RULE
+    elif _holder(finding) is not None:
+        template = messages.FINDING_TITLE_HOLDER
     return phrase(
-        messages.FINDING_TITLE if _holder(finding) is None else messages.FINDING_TITLE_HOLDER,
+        template,
         count=numbers.count(finding.bad_count),
         total=numbers.count(total),
         values="value" if total == 1 else "values",
@@ -37,6 +42,11 @@ def finding_title(finding: Finding) -> Phrase:
         name=name,
         operation=operation,
     )
+
+
+def is_by_rule(finding: Finding) -> bool:
+    """Whether the finding is about a batch and a rule of the user's own: no operation took part."""
+    return not finding.aten and finding.operation == "check_batch"
 
 
 def operand_name(finding: Finding) -> str:
@@ -111,7 +121,7 @@ def finding_details(finding: Finding) -> list[Detail]:
     """Return what unfolds: more positions, and the calls from the cell inwards."""
     details = []
     known = min(len(finding.bad_positions), MAX_POSITIONS)
-    if known > _SHOWN_POSITIONS:
+    if known > _SHOWN_POSITIONS and not numbers.is_all_nan(finding):
         template = messages.DETAILS_POSITIONS
         if known == finding.bad_count:
             template = messages.DETAILS_ALL_POSITIONS
@@ -178,12 +188,14 @@ def _operand(finding: Finding) -> Phrase:
     parts = [code(clean_line(finding.operand, 60) if held else operand_name(finding))]
     kind = " ".join(filter(None, [clean_line(finding.dtype, 40), numbers.shape(finding.shape)]))
     parts.append(plain(kind))
-    if finding.minimum is not None or finding.maximum is not None:
+    if numbers.is_all_nan(finding):
+        parts.append(plain(messages.ALL_NAN))
+    elif finding.minimum is not None or finding.maximum is not None:
         low, high = numbers.number(finding.minimum), numbers.number(finding.maximum)
         parts.append(plain(f"min {low}, max {high}"))
     role = clean_line(finding.operand, 40)
     operation = clean_line(finding.operation, 80)
-    if operation:
+    if operation and not is_by_rule(finding):
         parts.append(
             phrase("{role} of {op:code}" if role else "{op:code}", role=role, op=operation)
         )
@@ -191,6 +203,8 @@ def _operand(finding: Finding) -> Phrase:
 
 
 def _offenders(finding: Finding, limit: int) -> Phrase:
+    if numbers.is_all_nan(finding):
+        return plain(messages.ALL_NAN)
     texts = position_texts(finding, limit)
     if finding.nan_count > 0 and not any("NaN" in text for text in texts):
         nan = messages.NAN_COUNT.format(count=numbers.count(finding.nan_count))
@@ -214,13 +228,23 @@ def _dataset_items(finding: Finding) -> str:
     return shown + (", …" if len(finding.dataset_indices) > _SHOWN_ROWS else "")
 
 
+_DOUBTS = tuple(
+    text.partition("{")[0] for text in (messages.DOUBT_CHANGED, messages.DOUBT_OPERATION)
+)
+"""How a note begins that says itself why a finding is not certain: no zeros are to blame."""
+
+
 def _certainty(diagnosis: Diagnosis, finding: Finding) -> Phrase:
     replay = diagnosis.replay
     if finding.certainty == "depends_on_substitutes":
-        noted = replay is not None and bool(replay.note) and replay.substituted == 0
+        note = "" if replay is None else replay.note or ""
+        noted = replay is not None and bool(note) and replay.substituted == 0
+        noted = noted or any(doubt in note for doubt in _DOUBTS)
         return phrase(messages.NOT_CERTAIN_NOTE if noted else messages.NOT_CERTAIN)
     if replay is None or replay.state != "guard":
         return phrase(messages.CERTAIN)
+    if is_by_rule(finding):
+        return phrase(messages.CERTAIN_RULE)
     on_cpu = replay.where == "cpu"
     return phrase(messages.CERTAIN_GUARD_CPU if on_cpu else messages.CERTAIN_GUARD)
 

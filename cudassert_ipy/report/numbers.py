@@ -67,6 +67,11 @@ def size(finding: Finding) -> int:
     return math.prod(finding.shape)
 
 
+def is_all_nan(finding: Finding) -> bool:
+    """Whether the operand holds nothing but NaN."""
+    return 0 < size(finding) <= finding.nan_count
+
+
 def allowed(item: Finding | TensorRow) -> str:
     """Return the valid range in words; empty where none is known."""
     low, high = bounds(item)

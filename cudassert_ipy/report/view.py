@@ -16,6 +16,7 @@ from cudassert_ipy.report.finding import (
     finding_rows,
     finding_title,
     function_of,
+    is_by_rule,
     more_rows,
 )
 from cudassert_ipy.report.parts import Detail, Row, row
@@ -148,7 +149,13 @@ def _checked(diagnosis: Diagnosis) -> View:
     template = messages.CHECKED_BAD if bad else messages.CHECKED_GOOD
     return View(
         tone="bad" if bad else "good",
-        title=phrase(template, bad=numbers.count(bad), count=numbers.count(len(diagnosis.tensors))),
+        title=phrase(
+            template,
+            bad=numbers.count(bad),
+            count=numbers.count(len(diagnosis.tensors)),
+            tensors="tensor" if len(diagnosis.tensors) == 1 else "tensors",
+            hold="holds" if bad == 1 else "hold",
+        ),
         place=_place(diagnosis),
         simulated=diagnosis.environment.simulated,
         short=False,
@@ -295,7 +302,8 @@ def _context(diagnosis: Diagnosis) -> list[Row]:
         return rows
     if state == "alive":
         replay = diagnosis.replay
-        if replay is not None and replay.state == "guard" and replay.where == "cpu":
+        by_rule = diagnosis.finding is not None and is_by_rule(diagnosis.finding)
+        if replay is not None and replay.state == "guard" and (by_rule or replay.where == "cpu"):
             return []  # no device took part
         return [row("context", phrase(_alive(diagnosis)))]
     return [row("context", phrase(messages.CONTEXT_UNKNOWN))]
@@ -345,7 +353,7 @@ def one_line(diagnosis: Diagnosis) -> str:
         text = as_text(_short(diagnosis).title, "`")
     elif diagnosis.finding is not None:
         context = messages.ONE_LINE_DEAD if diagnosis.context == "dead" else ""
-        by_rule = not diagnosis.finding.aten  # check_batch: a user's own rule, no fact about GPUs
+        by_rule = is_by_rule(diagnosis.finding)  # no fact about GPUs
         if diagnosis.replay is not None and diagnosis.replay.state == "guard" and not by_rule:
             on_cpu = diagnosis.replay.where == "cpu"
             context = messages.ONE_LINE_GUARD_CPU if on_cpu else messages.ONE_LINE_GUARD

@@ -12,6 +12,7 @@ import torch
 import cudassert_ipy
 from cudassert_ipy import CudassertError, OperandError, Rule, check_batch
 from cudassert_ipy.checks.paths import find, path_text, walk
+from cudassert_ipy.checks.wording import describe
 
 Pair = collections.namedtuple("Pair", "ids labels")
 
@@ -222,6 +223,63 @@ def test_positions_and_rows_of_a_bad_value():
     assert finding.bad_count == 30
     assert finding.bad_positions[0] == (5, 1)
     assert finding.batch_rows == tuple(range(5, 25))
+
+
+@pytest.mark.parametrize(
+    ("batch", "key", "rows"),
+    [
+        (
+            {"edge_index": torch.tensor([[0, 9, 1], [1, 0, 9]]), "y": torch.ones(2)},
+            "edge_index",
+            (),
+        ),
+        ({"edge_index": torch.tensor([[0, 9, 1], [1, 0, 9]])}, "edge_index", ()),
+        ({"pairs": torch.tensor([[0, 9, 1], [1, 0, 9]]), "x": torch.ones(5, 3)}, "pairs", ()),
+        ({"ids": torch.tensor([[0, 1, 1], [1, 0, 9]]), "x": torch.ones(2, 3)}, "ids", (1,)),
+        ({"ids": torch.tensor([[0, 1, 1], [1, 0, 9]])}, "ids", (1,)),
+        ({"y": torch.tensor([0, 9]), "x": torch.ones(5, 3)}, "y", (1,)),
+    ],
+)
+def test_rows_are_named_only_where_they_can_be_those_of_the_batch(batch, key, rows):
+    """Dimension 0 of an edge index, or of a size that nothing else has, is no batch."""
+    (finding,) = check_batch(batch, {key: 5}, raise_error=False)
+    assert finding.batch_rows == rows
+    assert finding.bad_positions
+
+
+def test_the_text_of_a_tensor_of_nan_is_short():
+    """Where all values are NaN, that is said, and no positions are listed."""
+    (finding,) = check_batch(torch.full((8, 5), torch.nan), Rule(low=0), raise_error=False)
+    text = describe(finding)
+    assert "all NaN" in text
+    assert "outside the valid range (0 or more)" in text
+    assert "nan at" not in text
+    assert "from nan" not in text
+    assert "[0, 0]" not in text
+    (finding,) = check_batch(torch.tensor([0.5, torch.nan]), Rule(low=0), raise_error=False)
+    assert "nan at [1]" in describe(finding)
+
+
+def test_one_tensor_is_one_tensor():
+    """The summary counts in good English."""
+    assert repr(check_batch(IDS, 10)) == "No bad values: 1 tensor checked."
+
+
+def test_a_number_as_a_key_is_told_from_its_text():
+    """Who writes '1' for the position 1 is told so; other typos are not."""
+    with pytest.raises(CudassertError, match="Write the number 1 instead of the string '1'"):
+        check_batch((IDS, IDS), {"1": 10})
+    with pytest.raises(CudassertError) as caught:
+        check_batch((IDS, IDS), {"7": 10})
+    assert "Write the number" not in str(caught.value)
+
+
+def test_a_function_that_makes_no_rule_is_told_what_it_was_taken_for():
+    """A loss in place of a model is taken for a rule, and the error says what to give instead."""
+    with pytest.raises(
+        CudassertError, match="taken for one that makes a rule, but it gave a Tensor"
+    ):
+        check_batch(IDS, lambda batch: batch.sum())
 
 
 class Lazy(dict):
