@@ -192,3 +192,19 @@ def test_typical_causes_stand_high_where_the_replay_has_no_answer(outcome: Outco
         assert (shown.rows[1].label, as_text(shown.rows[1].text)) == (likely, "an id too large.")
         assert likely not in folded
     assert messages.LABELS["advice"] in folded
+
+
+def test_zeros_are_not_blamed_for_a_doubt_of_another_kind() -> None:
+    """Lost weights say nothing of a loop's counter that moved on; the note does."""
+    doubt = messages.DOUBT_CHANGED.format(names="i")
+    for note, said in ((doubt, messages.NOT_CERTAIN_NOTE), ("Batch 3.", messages.NOT_CERTAIN)):
+        shown = view(
+            Diagnosis(
+                finding=finding(certainty="depends_on_substitutes"),
+                replay=Replay(
+                    where="cpu", state="after_failure", outcome="raised", substituted=4, note=note
+                ),
+            )
+        )
+        [row] = [item for item in shown.rows if item.label == messages.LABELS["certainty"]]
+        assert as_text(row.text) == said
