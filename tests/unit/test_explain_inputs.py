@@ -154,7 +154,11 @@ def test_terminal_as_input_is_said():
     """Somebody who gave no file learns why nothing happens; Ctrl-C leaves without a traceback."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "cudassert_ipy", "explain"], stdin=theirs, stderr=subprocess.PIPE
+        [sys.executable, "-m", "cudassert_ipy", "explain"],
+        stdin=theirs,
+        stderr=subprocess.PIPE,
+        # The tests themselves may run as a job in the background, which ignores it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     try:
         assert b"Ctrl-D" in process.stderr.readline()

@@ -96,6 +96,8 @@ def test_interrupt_during_an_import_leaves_no_traceback(directory, module):
         cwd=directory,
         env={**os.environ, "PYTHONPATH": f"{directory}:{os.getcwd()}"},  # noqa: PTH109
         timeout=60,
+        # The tests themselves may run as a job in the background, which ignores it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
     assert (result.returncode, result.stdout, result.stderr) == (130, b"", b"")
