@@ -96,8 +96,11 @@ def _hint_for_markers(
     tensor, high = operand.tensor, operand.high
     if high is None or not operand.special or not _is_plain(tensor):
         return ""
-    if values in ({-1}, {-100}) and {lowest} == values and highest <= high:
-        return messages.HINT_UNIGNORED_LABEL.format(label=lowest, ignore_index=operand.special[0])
+    # A model may pad with its own ignore_index, which is the smallest then.
+    known = lowest in values or lowest in operand.special
+    if values in ({-1}, {-100}) and known and highest <= high:
+        label = next(iter(values))
+        return messages.HINT_UNIGNORED_LABEL.format(label=label, ignore_index=operand.special[0])
     if (
         values != {_NO_LABEL}
         or highest != _NO_LABEL
