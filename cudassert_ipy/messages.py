@@ -106,18 +106,26 @@ LOG_VERDICTS = {
     "fork_after_init": "CUDA was used in a forked process.",
     "cuda_error": "CUDA reported an error.",
 }
-LOG_LIBRARY = "{library} failed."
-LIBRARIES = {
-    "CUBLAS": "cuBLAS (matrix products)",
-    "CUDNN": "cuDNN (convolutions, RNNs)",
-    "CUSPARSE": "cuSPARSE (sparse matrices)",
-    "CUSOLVER": "cuSOLVER (linear algebra)",
-    "CUFFT": "cuFFT (Fourier transforms)",
-    "NCCL": "NCCL (communication between GPUs)",
-    "HIPBLAS": "hipBLAS (matrix products)",
-    "ROCBLAS": "rocBLAS (matrix products)",
-    "MIOPEN": "MIOpen (convolutions, RNNs)",
-    "RCCL": "RCCL (communication between GPUs)",
+LOG_LIBRARY = "{library} ({use}) failed."
+_BLAS, _NETS, _SENT = "matrix products", "convolutions, RNNs", "communication between GPUs"
+_FFT, _SPARSE, _SOLVER = "Fourier transforms", "sparse matrices", "linear algebra"
+_RANDOM = "random numbers"
+LIBRARY_USES = {
+    "cuBLAS": _BLAS,
+    "hipBLAS": _BLAS,
+    "rocBLAS": _BLAS,
+    "cuDNN": _NETS,
+    "MIOpen": _NETS,
+    "NCCL": _SENT,
+    "RCCL": _SENT,
+    "cuFFT": _FFT,
+    "hipFFT": _FFT,
+    "cuSPARSE": _SPARSE,
+    "hipSPARSE": _SPARSE,
+    "cuSOLVER": _SOLVER,
+    "hipSOLVER": _SOLVER,
+    "cuRAND": _RANDOM,
+    "hipRAND": _RANDOM,
 }
 LOG_NOT_STARTED = "{device} did not start; no context was lost."
 LOG_CUDA_ERROR = "CUDA reported an error: {message:code}."
@@ -132,9 +140,11 @@ LOG_CHILD_DEAD = (
     "It happened in a child process, whose {device} context is dead; its parent's is not affected."
 )
 LOG_PLACE = "({place})"
-LOG_PLACE_COMPILED = "(code that torch.compile made, {place})"
 LOG_NO_EXPRESSION = "(without a text)"
-LOG_PLACE_PYTORCH = "(PyTorch's {place})"
+LOG_PLACES = {
+    "torch": "(PyTorch's {place})",
+    "compiled": "(code that torch.compile made, {place})",
+}
 LOG_ONE_THREAD = "1 GPU thread"
 LOG_THREADS = "{count} GPU threads"
 LOG_RANK = "rank {ranks}"

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from cudassert_ipy import messages
 from cudassert_ipy.decode import codes
-from cudassert_ipy.decode.catalog import catalog
+from cudassert_ipy.decode.catalog import base_name, catalog
 from cudassert_ipy.decode.known_bugs import possible_bugs
 from cudassert_ipy.decode.situation import Situation
+from cudassert_ipy.provenance import author, library
 
 if TYPE_CHECKING:
     from cudassert_ipy.model import Assertion, Failure
@@ -20,17 +21,6 @@ _INITIALIZATION, _UNKNOWN_ERROR, _CAPTURE = 3, 999, range(900, 909)
 
 # No line of the program is to be found for these.
 _NOWHERE = frozenset({"launch_timeout", "hardware_error", "ecc_error"})
-_LIBRARIES = (
-    (re.compile(r"CUBLAS|cublas|cuBLAS"), "cuBLAS"),
-    (re.compile(r"CUDNN|c[uU]DNN|cudnn"), "cuDNN"),
-    (re.compile(r"NCCL|nccl|unhandled cuda error"), "NCCL"),
-    (re.compile(r"CUSPARSE|cu[sS]parse|cuSPARSE"), "cuSPARSE"),
-    (re.compile(r"CUSOLVER|cu[sS]olver|cuSOLVER"), "cuSOLVER"),
-    (re.compile(r"CUFFT|cufft|cuFFT"), "cuFFT"),
-    (re.compile(r"CURAND|curand|cuRAND|MTGP"), "cuRAND"),
-    (re.compile(r"MIOPEN|miopen|MIOpen"), "MIOpen"),
-    (re.compile(r"(?i:rocblas)"), "rocBLAS"),
-)
 _NCCL_REMOTE = re.compile(r"remote process exited|ncclRemoteError")
 _NCCL_TIMEOUT = re.compile(r"collective operation timeout")
 _LACKS_MEMORY = re.compile(r"_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)")
@@ -39,10 +29,6 @@ _TRIED = re.compile(rf"Tried to allocate {_SIZE}")
 _UNUSED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
 _OLD_SIZES = re.compile(rf"{_SIZE} already allocated.{{0,80}}?{_SIZE} reserved in total")
 _FACTORS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0}
-_COMPILED = re.compile(r"(?:^|/)torchinductor_|/c[a-z2-7]{50,60}\.py$")
-_PYTORCH = re.compile(
-    r"(?:^|[/\\])(?:aten|c10|caffe2|pytorch|torch|THC|THCUNN)[/\\]", re.IGNORECASE
-)
 
 
 def advice(failure: Failure, *, situation: Situation = Situation()) -> tuple[str, ...]:  # noqa: B008  (immutable)
@@ -112,8 +98,8 @@ def _of_a_library(failure: Failure) -> str:
         return messages.ADVICE_NCCL_REMOTE
     if _NCCL_TIMEOUT.search(message):
         return messages.ADVICE_NCCL_TIMEOUT
-    name = next((name for words, name in _LIBRARIES if words.search(message)), "")
-    if name == "NCCL":
+    name = library(message)
+    if name in ("NCCL", "RCCL"):
         return messages.ADVICE_NCCL
     lacks_memory = _LACKS_MEMORY.search(message)
     template = messages.ADVICE_LIBRARY_MEMORY if lacks_memory else messages.ADVICE_LIBRARY
@@ -164,12 +150,12 @@ def _of_the_assertion(failure: Failure) -> list[str]:
 
 
 def _of_an_unknown(assertion: Assertion) -> str:
-    file = assertion.file.replace("\\", "/")
-    if _COMPILED.search(file):
+    whose = author(assertion)
+    if whose == "compiled":
         return messages.ADVICE_COMPILED
-    if "/" not in file or _PYTORCH.search(file):
+    if whose != "other":
         return messages.ADVICE_UNKNOWN_ASSERTION
-    place = file.rpartition("/")[2][:80]
+    place = base_name(assertion.file)[:80]
     if assertion.line is not None:
         place += f":{assertion.line}"
     return messages.ADVICE_OWN_KERNEL.format(place=place)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cudassert_ipy import messages
+from cudassert_ipy.provenance import author, library
 from cudassert_ipy.report import numbers
 from cudassert_ipy.report.clean import clean_line
 from cudassert_ipy.report.parts import Row, row
@@ -29,11 +30,6 @@ _MAX_OTHER = 42
 _MAX_MESSAGE = 200
 _MAX_IN_VERDICT = 100
 _MODULES = re.compile(r"^torch\.(?:nn\.functional\.)?")
-_PYTORCH = re.compile(r"(?:^|/)(?:aten|c10|caffe2|pytorch|torch|THC|THCUNN)/", re.IGNORECASE)
-_COMPILED = re.compile(r"(?:^|/)torchinductor_|(?:^|/)c[a-z2-7]{50,60}\.py$")
-_LIBRARY = re.compile(
-    r"CUBLAS|CUDNN|CUSPARSE|CUSOLVER|CUFFT|NCCL|HIPBLAS|ROCBLAS|MIOPEN|RCCL", re.IGNORECASE
-)
 # Triton and compiled Python know no place and print one nevertheless.
 _NOWHERE = re.compile(r"(?:unknown|<.*>)?$")
 
@@ -134,10 +130,9 @@ def _what(failure: Failure, checks: Sequence[Check]) -> Phrase:
         if _is_in_verdict(failure):
             message = _message(failure, _MAX_IN_VERDICT)
             return phrase(messages.LOG_CUDA_ERROR, message=message)
-        library = _LIBRARY.search(failure.message)
-        if failure.kind == "library_error" and library:
-            name = messages.LIBRARIES[library[0].upper()]
-            return phrase(messages.LOG_LIBRARY, library=name)
+        name = library(failure.message) if failure.kind == "library_error" else ""
+        if name:
+            return phrase(messages.LOG_LIBRARY, library=name, use=messages.LIBRARY_USES[name])
         return phrase(messages.LOG_VERDICTS[failure.kind])
     if not checks:
         return phrase(messages.LOG_ASSERT_NOT_SEEN)
@@ -206,12 +201,7 @@ def _printed(assertion: Assertion) -> Phrase:
     place = clean_line(name, 60)
     if assertion.line is not None:
         place += f":{numbers.number(assertion.line)}"
-    if _COMPILED.search(path):
-        template = messages.LOG_PLACE_COMPILED
-    elif assertion.known or _PYTORCH.search(path):
-        template = messages.LOG_PLACE_PYTORCH
-    else:
-        template = messages.LOG_PLACE
+    template = messages.LOG_PLACES.get(author(assertion), messages.LOG_PLACE)
     return join([condition, phrase(template, place=place)])
 
 
