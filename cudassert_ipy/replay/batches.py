@@ -260,6 +260,11 @@ class BatchLog:
             Batch(value, iterator, serial=self._serial, raw_indices=raw, sites=sites)
         )
 
+    def passed(self, iterator: Any) -> None:
+        """Forget what was drawn for a batch given between cells, to a thread of the user's."""
+        if _DRAWN in vars(iterator):
+            self._drawn_for(iterator)
+
     def ended(self, iterator: Any) -> None:
         """Note that ``iterator`` has no more batches."""
         loader = self._loaders.get(id(iterator._index_sampler))
@@ -302,6 +307,8 @@ class BatchLog:
                 raise
             if log.active:
                 log._safely(log.gave, iterator, value)
+            else:
+                log._safely(log.passed, iterator)
             return value
 
         @functools.wraps(draw)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 Edge = tuple[Any, int]
-Retained = dict[Any, list[tuple[int, torch.Tensor]]]
 
 _NUMBERS: Final = itertools.count()
 

@@ -9,6 +9,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from torch.utils.data import dataloader as torch_dataloader
 
 from cudassert_ipy.model import Finding
+from cudassert_ipy.replay import batches
 from cudassert_ipy.replay.batch_rows import dataset_indices, holder
 from cudassert_ipy.replay.batches import KEPT, BatchLog
 
@@ -239,3 +240,27 @@ def test_a_collate_function_that_sorts_is_asked_for(log):
     assert dataset_indices(finding, unsorted, ask_dataset=True) == (7,)
     sorted_ = kept_batch(log, DataLoader(Numbers(), 4, sampler=[9, 7, 5, 3], collate_fn=sort))
     assert dataset_indices(bad(sorted_[0].value, [3]), sorted_, ask_dataset=True) == ()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loop_between_cells_gathers_nothing(log, workers):
+    """A thread that trains while no cell runs does not pile up what its sampler drew."""
+    log.begin()
+    log.end()
+    iterator = iter(DataLoader(Numbers(), 2, num_workers=workers))
+    for _ in range(40):
+        next(iterator)
+    kept = len(vars(iterator)[batches._DRAWN])
+    assert kept <= 2 * workers  # those that the workers are still making
+
+
+def test_a_loop_that_goes_on_in_a_cell_is_noted_right(log):
+    """What was drawn between cells is not taken for what the cell's batch is made of."""
+    log.begin()
+    log.end()
+    iterator = iter(DataLoader(Numbers(), 5))
+    next(iterator)
+    log.begin()
+    next(iterator)
+    [loader] = log.end()
+    assert [batch.indices for batch in loader.batches] == [tuple(range(5, 10))]
