@@ -8,9 +8,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from cudassert_ipy.checks.call_data import CallData, call_data
+from cudassert_ipy.checks.operators import function_table, table
 from cudassert_ipy.errors import OperandError
 from cudassert_ipy.model import Environment, Finding
 from cudassert_ipy.replay.script import CannotWriteError, operation_scripts
+from cudassert_ipy.replay.spelling import SPELLINGS, UNSUITED
 from cudassert_ipy.standin.device import StandinDevice
 from cudassert_ipy.standin.replay_policy import Collector, ReplayPolicy
 from cudassert_ipy.standin.tags import tag_of
@@ -238,3 +240,13 @@ def test_reading_the_call_changes_nothing():
             F.embedding(ids, weight)
         assert (ids._version, weight._version) == before
     assert not policy.collector.substitute_integer_read
+
+
+def test_every_operation_of_the_table_can_be_written_as_a_user_does():
+    """A new row of the operator table needs its spelling, or a place among the unsuited."""
+    packets = {
+        row.aten.removeprefix("aten::").partition(".")[0]
+        for row in (*table().values(), *function_table().values())
+    }
+
+    assert packets - set(SPELLINGS) - UNSUITED == set()
