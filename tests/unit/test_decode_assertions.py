@@ -430,7 +430,7 @@ def test_all_threads_are_counted_however_many_ranks_there_are():
         "/a.cu:1: f: block: [0,0,0], thread: [0,0,0] Assertion `x{0}` failed.".replace(
             "{0}", "\\" * n
         )
-        for n in (1000, 2000)
+        for n in (1900, 3800)
     ]
     + [
         "/a" * n + "/a.cu:1: f: block: [0,0,0], thread: [0,0,0] Assertion `x` failed."
@@ -445,6 +445,45 @@ def test_no_line_takes_quadratic_time(line):
         parse(line.encode())
 
     assert (time.process_time() - start) / 5 < 0.05
+
+
+def test_the_line_of_a_source_file_is_no_number_of_a_logger():
+    """Where a path stands twice in front, two lines of it are not taken for one."""
+    text = "".join(
+        f"E  /a.cu:{line}: /a.cu: block: [0,0,0], thread: [0,0,0] Assertion `x < y` failed.\n"
+        for line in (1, 7, 1)
+    )
+
+    assert sum(item.count for item in parse(text.encode())) == 3
+    assert len(parse(text.encode())) > 1
+
+
+def test_wrapped_and_indented_lines_are_read():
+    """A log viewer wraps inside words and indents what follows."""
+    row = catalog().by_key("embedding")
+    line = row.render((1, 0, 0), (2, 0, 0))
+    pieces = [line[start : start + 70] for start in range(0, len(line), 70)]
+
+    (assertion,) = parse("\n      ".join(pieces).encode())
+
+    assert (assertion.expression, assertion.known) == (row.expression, True)
+
+
+def test_inside_a_repr_the_path_starts_behind_the_line_in_front():
+    """The end of the line before does not become part of the file's name."""
+    row = catalog().by_key("index")
+    line = row.render((1, 0, 0), (2, 0, 0))
+
+    (assertion,) = parse(f"'first failed.\\n{line}\\n{line}\\n'".encode())
+
+    assert (assertion.file, assertion.count) == (line.partition(":")[0], 2)
+
+
+def test_an_error_behind_an_assertion_on_one_line_is_read():
+    """A repr holds the assertion and the error that follows it in one line."""
+    text = f"{LINE.decode().strip()}\\nRuntimeError: CUDA error: unspecified launch failure"
+
+    assert decode_text(text).message == "CUDA error: unspecified launch failure"
 
 
 def test_blank_lines_cost_nothing():
