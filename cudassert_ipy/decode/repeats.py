@@ -121,9 +121,9 @@ class Repeats:
 
 
 def _head(front: bytes, file: str) -> bytes:
-    """Return what a logger put in front of the path; empty where that cannot be told for sure."""
+    """Return what a logger put in front of the path; empty where no path is known."""
     path = file.encode("utf-8", "replace")
-    return front[: front.find(path)] if path and front.count(path) == 1 else b""
+    return front[: max(0, front.find(path))] if path else b""
 
 
 def _repeated(line: bytes) -> re.Pattern[bytes]:
